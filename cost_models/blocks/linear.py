@@ -1,0 +1,65 @@
+"""Column- and row-parallel linear layers: the collectives and the low-rank adapters that every block shares."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.blocks.dims import Dims
+from cost_models.layout import Choices
+from cost_models.numeric import Num
+from cost_models.op import Comm, Gemm, Params
+from cost_models.training import Training
+
+SOURCE = "Megatron-LM core/tensor_parallel/layers.py; Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2"
+
+
+def enter(d: Dims, choices: Choices, width: float) -> tuple[Comm, ...]:
+    """Return the collectives of a column-parallel input of `width` elements a token.
+
+    Without sequence parallelism forward needs none and backward all-reduces the input gradient. With it forward gathers the
+    sequence, backward scatters the gradient and gathers the input once more for the weight gradient.
+    """
+    whole = d.tokens * width * d.act_bytes
+    if not choices.sequence_parallel:
+        return (Comm(kind="all_reduce", backward="all_reduce", group="tp", bytes=whole, forward_times=0.0),)
+    again = Comm(kind="all_gather", backward="all_gather", group="tp", bytes=whole, forward_times=0.0, overlappable=True)
+    return (Comm(kind="all_gather", backward="reduce_scatter", group="tp", bytes=whole), again)
+
+
+def leave(d: Dims, choices: Choices, width: float) -> tuple[Comm, ...]:
+    """Return the collective of a row-parallel output: all-reduce, or reduce-scatter whose backward gathers."""
+    whole = d.tokens * width * d.act_bytes
+    if not choices.sequence_parallel:
+        return (Comm(kind="all_reduce", backward=None, group="tp", bytes=whole),)
+    return (Comm(kind="reduce_scatter", backward="all_gather", group="tp", bytes=whole),)
+
+
+def adapter(training: Training, target: str, inputs: Num, outputs: Num) -> Num:
+    """Return the trainable elements of a LoRA adapter on a matrix: r × (in + out), 0 where it is not a target (Hu et al., arXiv 2106.09685)."""
+    if training.method not in ("lora", "qlora") or target not in training.lora_targets:
+        return 0.0
+    return training.lora_rank * (inputs + outputs)
+
+
+def weight(training: Training, target: str, inputs: Num, outputs: Num, count: Num = 1.0, kind: str = "linear") -> Params:
+    """Return the parameters of `count` matrices of in × out elements (per rank), with their adapters."""
+    return Params(
+        count=count * inputs * outputs,
+        kind="expert" if kind == "expert" else "linear",
+        adapter=count * adapter(training, target, inputs, outputs),
+        quantizable=True,
+        largest=inputs * outputs,
+    )
+
+
+def bias(elements: Num, *, kind: str = "linear") -> Params:
+    """Return a bias vector of `elements` (per rank)."""
+    return Params(count=elements, kind="expert" if kind == "expert" else "norm")
+
+
+def lora_gemms(training: Training, target: str, tokens: Num, inputs: Num, outputs: Num) -> tuple[Gemm, ...]:
+    """Return the two thin products of an adapter, none where the matrix is not a target."""
+    if not np.any(adapter(training, target, inputs, outputs)):
+        return ()
+    rank = float(training.lora_rank)
+    return (Gemm(m=tokens, n=rank, k=inputs), Gemm(m=tokens, n=outputs, k=rank))

@@ -1,0 +1,1 @@
+"""Named choices: state regimes, ZeRO stages, recompute modes, offload, pipeline schedules."""

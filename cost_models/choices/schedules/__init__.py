@@ -1,0 +1,40 @@
+"""Pipeline schedules, one file each, found by a folder scan.
+
+Every file defines NAME, SENTENCE, SOURCE and the functions of `Schedule`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Protocol, cast
+
+from cost_models.numeric import Num
+
+
+class Schedule(Protocol):
+    """What a schedule file defines."""
+
+    NAME: str
+    SENTENCE: str
+    SOURCE: str
+
+    def in_flight(self, stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
+        """Return how many micro-batches' saved activations of the whole stage are alive at its peak (may be a fraction)."""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all schedules."""
+    return tuple(sorted(cast(Schedule, import_module(f"{__name__}.{m.name}")).NAME for m in iter_modules(__path__)))
+
+
+@cache
+def schedule(name: str) -> Schedule:
+    """Return the schedule called `name`."""
+    for m in iter_modules(__path__):
+        module = cast(Schedule, import_module(f"{__name__}.{m.name}"))
+        if name == module.NAME:
+            return module
+    raise KeyError(f"no schedule is called {name!r}; there are {', '.join(names())}")

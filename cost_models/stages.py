@@ -1,0 +1,140 @@
+"""Pipeline stages: which layers each holds, and which stages a batch has to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.architecture import Architecture
+from cost_models.layout import Layout
+from cost_models.numeric import Num, num
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """What distinguishes layers of one model from each other."""
+
+    moe: bool
+    sliding: bool
+
+    @property
+    def name(self) -> str:
+        """`dense`, `moe`, with `-sliding` where attention sees a window only."""
+        return ("moe" if self.moe else "dense") + ("-sliding" if self.sliding else "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stages:
+    """The evaluated stages. All Num fields are (K,) for a single layout and (N, K) for a batch."""
+
+    index: Num
+    """Pipeline position, from 0."""
+    layers: Num
+    """Layers held."""
+    kind_layers: tuple[Num, ...]
+    """Layers held of each LayerKind, in the order of `layer_kinds`."""
+    embedding: Num
+    """1 on the stage that looks tokens up, else 0."""
+    head: Num
+    """1 on the stage that has final norm, head and loss, else 0."""
+    first_layer: Num
+    """1 on the stage whose first layer is the model's first layer."""
+    recomputed: Num
+    """Layers under full recompute (only read when the choice is `full`)."""
+
+
+def layer_kinds(architecture: Architecture) -> tuple[tuple[LayerKind, ...], npt.NDArray[np.int64]]:
+    """Return the kinds of layers that occur, and for each the number of such layers before layer i (shape kinds × (L + 1))."""
+    of_layer = [LayerKind(architecture.is_moe_layer(i), architecture.is_sliding_layer(i)) for i in range(architecture.layers)]
+    kinds = tuple(dict.fromkeys(of_layer))
+    before = np.zeros((len(kinds), architecture.layers + 1), dtype=np.int64)
+    for row, kind in enumerate(kinds):
+        before[row, 1:] = np.cumsum([k == kind for k in of_layer])
+    return kinds, before
+
+
+def stages(architecture: Architecture, layout: Layout, *, every: bool = False) -> Stages:
+    """Return the stages to evaluate.
+
+    A batch looks at the first, the second and the last stage: with the balanced split no other stage holds more layers, more
+    micro-batches in flight or more work than one of these. `every` (single layouts only) returns all of them, as do layouts
+    with explicit `stage_layers`.
+    """
+    d = layout.degrees
+    if layout.stage_layers is not None:
+        return _explicit(architecture, layout, layout.stage_layers)
+    pp = num(d.pp)
+    if every:
+        if pp.ndim:
+            raise ValueError("every stage can be listed for a single layout only")
+        index = np.arange(int(pp), dtype=np.float64)
+    else:
+        column = pp if pp.ndim else pp.reshape(1)
+        index = np.concatenate([column * 0.0, np.minimum(1.0, column - 1.0), column - 1.0], axis=-1)
+    return _balanced(architecture, layout, index)
+
+
+def _balanced(architecture: Architecture, layout: Layout, index: npt.NDArray[np.float64]) -> Stages:
+    """Even split over pp × vpp chunks; chunks after the first take the remainder, one layer each, so that the stages with
+    embedding and head are the lighter ones."""
+    d = layout.degrees
+    _, before = layer_kinds(architecture)
+    vpp = num(d.vpp)
+    counts: list[Num] = [np.zeros_like(index) for _ in range(len(before))]
+    for v in range(int(np.max(vpp))):
+        chunk = index + v * num(d.pp)
+        start, end = chunk_start(architecture.layers, d.pp, vpp, chunk), chunk_start(architecture.layers, d.pp, vpp, chunk + 1.0)
+        held = v < vpp
+        for k, table in enumerate(before):
+            inside = _at(table, end) - _at(table, start)
+            counts[k] = counts[k] + np.where(held, inside, 0.0)
+    return _stages(layout, index, tuple(counts))
+
+
+def chunk_start(layers: int, pp: Num, vpp: Num, chunk: Num) -> Num:
+    """Return the first layer of model chunk `chunk` of pp × vpp (chunk pp × vpp gives the number of layers)."""
+    chunks = num(pp) * vpp
+    base = np.floor(layers / chunks)
+    rest = layers - base * chunks
+    return np.where(num(chunk) >= chunks, layers, base * chunk + np.clip(num(chunk) - 1.0, 0.0, rest))
+
+
+def _at(table: npt.NDArray[np.int64], position: Num) -> npt.NDArray[np.float64]:
+    return table[np.clip(num(position), 0, len(table) - 1).astype(np.int64)].astype(np.float64)
+
+
+def _explicit(architecture: Architecture, layout: Layout, held: tuple[int, ...]) -> Stages:
+    """Stages with given layer counts; under interleaving a stage spreads its layers evenly over its chunks, early chunks first."""
+    pp, vpp = int(num(layout.degrees.pp)), int(num(layout.degrees.vpp))
+    if len(held) != pp or sum(held) != architecture.layers:
+        raise ValueError(f"stage layers {held} must be {pp} numbers that sum to the {architecture.layers} layers of {architecture.id}")
+    _, before = layer_kinds(architecture)
+    counts = np.zeros((len(before), pp))
+    start = 0
+    for v in range(vpp):
+        for stage, n in enumerate(held):
+            size = n // vpp + (1 if v < n % vpp else 0)
+            counts[:, stage] += before[:, start + size] - before[:, start]
+            start += size
+    return _stages(layout, np.arange(pp, dtype=np.float64), tuple(counts))
+
+
+def _stages(layout: Layout, index: npt.NDArray[np.float64], counts: tuple[Num, ...]) -> Stages:
+    layers: Num = np.zeros_like(index)
+    for count in counts:
+        layers = layers + count
+    wanted = num(layout.degrees.recompute_layers)
+    if layout.stage_recompute is not None:
+        wanted = np.asarray(layout.stage_recompute, dtype=np.float64)
+    first = np.where(index == 0.0, 1.0, 0.0)
+    return Stages(
+        index=index,
+        layers=layers,
+        kind_layers=counts,
+        embedding=first,
+        head=np.where(index == num(layout.degrees.pp) - 1.0, 1.0, 0.0),
+        first_layer=first,
+        recomputed=np.where(wanted < 0.0, layers, np.minimum(wanted, layers)),
+    )
