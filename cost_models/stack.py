@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, cast, get_args
 
-from cost_models.training import Implementation, Training
+from cost_models.training import Framework, Implementation, Loss, Training
+
+Kernel = Literal["eager", "sdpa", "flash2", "mem_eff"]
+"""Attention: scores in memory; torch's SDPA (a mask where one is needed); flash-attn 2; SDPA's memory-efficient kernel."""
+
+MEGATRON: tuple[Framework, ...] = ("megatron", "megatron-deepspeed")
+COMPILED_LOSS_SINCE = "2025-06"
+"""torchtitan compiles its loss by default from mid-2025."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,11 +22,70 @@ class Stack:
     implementation: Implementation
     vocab_multiple: float
     """The vocabulary is padded to this × tp; 1: no padding."""
+    loss: Loss
+    """Which cross entropy runs, hence how many copies of the logits are alive at its peak."""
+    kernel: Kernel
+    adapter_fp32: bool
+    """LoRA adapters in fp32: each adapted linear keeps an fp32 copy of its input (peft's default)."""
+    foreach: bool
+    """The optimizer step makes a full copy of what it updates (torch's foreach optimizers)."""
+    autocast: bool
+    """fp32 weights and residual stream, 16-bit linear layers."""
 
 
 def resolve(training: Training) -> Stack:
-    """Return the stack of `training`, filling what it leaves open from the framework's defaults."""
-    megatron = training.framework in ("megatron", "megatron-deepspeed")
-    default: Implementation = "megatron" if megatron else "hf"
+    """Return the stack of `training`, filling what it leaves open from the framework's defaults.
+
+    `training.extra` may name `attention_kernel` (a Kernel) and `optimizer_kernel` (`foreach` or `fused`).
+    """
+    megatron = training.framework in MEGATRON
     multiple = training.vocab_multiple if training.vocab_multiple is not None else (128 if megatron else 1)
-    return Stack(implementation=training.implementation or default, vocab_multiple=float(multiple))
+    step = training.extra.get("optimizer_kernel", "foreach" if training.framework in ("hf", "litgpt") else "fused")
+    return Stack(
+        implementation=training.implementation or _implementation(training),
+        vocab_multiple=float(multiple),
+        loss=training.loss or _loss(training),
+        kernel=_kernel(training),
+        adapter_fp32=_adapter_fp32(training),
+        foreach=step == "foreach",
+        autocast=_autocast(training),
+    )
+
+
+def _implementation(training: Training) -> Implementation:
+    if training.framework in MEGATRON:
+        return "megatron-unfused" if training.attention == "eager" else "megatron"
+    compiled = training.framework in ("torchtitan",) if training.compile is None else training.compile
+    return "compiled" if compiled else "hf"
+
+
+def _loss(training: Training) -> Loss:
+    if training.framework in MEGATRON:
+        return "vocab-parallel"
+    if training.framework == "litgpt":
+        return "chunked"
+    recent = not training.date or training.date >= COMPILED_LOSS_SINCE
+    if training.framework == "torchtitan" and training.compile is not False and recent:
+        return "compiled"
+    return "eager"
+
+
+def _kernel(training: Training) -> Kernel:
+    if training.attention == "eager":
+        return "eager"
+    named = training.extra.get("attention_kernel", "sdpa" if training.padding_mask else "flash2")
+    if named not in get_args(Kernel):
+        raise ValueError(f"no attention kernel is called {named!r}; there are {', '.join(get_args(Kernel))}")
+    return cast(Kernel, named)
+
+
+def _adapter_fp32(training: Training) -> bool:
+    if training.method not in ("lora", "qlora"):
+        return False
+    return training.framework in ("hf", "fsdp") if training.adapter_fp32 is None else training.adapter_fp32
+
+
+def _autocast(training: Training) -> bool:
+    if training.method != "full" or training.precision == "fp32":
+        return False
+    return training.regime == "autocast" or (training.regime is None and training.framework == "hf")

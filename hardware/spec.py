@@ -32,14 +32,21 @@ class Gpu(Spec):
     """Generation (Ampere, Hopper, …): calibrations are kept per generation."""
     aliases: tuple[str, ...] = ()
     compute_capability: float | None = None
+    compute_target: str = ""
+    """The vendor's name of the instruction set where it is no number (gfx942)."""
     nominal_memory_bytes: float = Field(gt=0)
     """The marketing size; never a capacity."""
     driver_memory_bytes: float | None = None
     """nvidia-smi's or rocm-smi's total."""
     torch_memory_bytes: float | None = None
     """What torch.cuda.mem_get_info reports as total: what a process can use."""
+    memory_note: str = ""
+    """Where the two totals were read."""
     memory_bandwidth_bytes_per_second: float = Field(gt=0)
     measured_memory_bandwidth_bytes_per_second: float | None = None
+    """The first measured triad rate."""
+    measured_memory_bandwidth_note: str = ""
+    """All measured rates (read, copy, scale, triad), GB/s, in the source's words."""
     peak_flop_per_second: dict[Precision, float]
     """Dense peak by type; a type that is absent is not supported or not known."""
     bf16_supported: bool = True
@@ -48,11 +55,13 @@ class Gpu(Spec):
     link: str = ""
     link_bytes_per_second: float | None = None
     """GPU-to-GPU link inside a server, per GPU, one direction."""
+    pcie_generation: str = ""
     pcie_bytes_per_second: float | None = None
     release_year: int | None = None
     gpus_per_node: int | None = None
     price_usd: float | None = None
     default_node: str | None = None
+    """Server that a bare GPU name stands for."""
     source: str = ""
     notes: str = ""
 
@@ -88,11 +97,15 @@ class Node(Spec):
     gpus_per_node: int = Field(gt=0)
     link_domain_size: int = Field(gt=0)
     """GPUs that reach each other over the fast link (8 in an HGX box, 72 in an NVL72 rack, 1 on plain PCIe)."""
+    link_domain_assumed: bool = False
+    """True where no source gives the domain: then the whole server where a link rate is known, else 1."""
     link: str = ""
     link_bytes_per_second: float | None = None
     nic_count: int | None = None
     nic_bytes_per_second: float | None = None
     """One NIC, one direction."""
+    network_bytes_per_second: float | None = None
+    """All NICs of the server together, one direction, where only the sum is published."""
     network: str = ""
     host_memory_bytes: float | None = None
     vcpus: int | None = None
@@ -107,8 +120,17 @@ class Node(Spec):
     price_date: str = ""
     purchase_price_usd: float | None = None
     aliases: tuple[str, ...] = ()
+    fact_sources: dict[str, str] = {}
+    """Field -> source, for a fact that `source` does not cover."""
     source: str = ""
     notes: str = ""
+
+    @property
+    def all_nics_bytes_per_second(self) -> float | None:
+        """All NICs of the server together, one direction; None: unknown."""
+        if self.nic_count is not None and self.nic_bytes_per_second is not None:
+            return self.nic_count * self.nic_bytes_per_second
+        return self.network_bytes_per_second
 
 
 class Pool(Spec):

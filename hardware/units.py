@@ -93,7 +93,10 @@ _TIMES = re.compile(r"([1-9][0-9]{0,5})\s*[x×]\s*(.+)", re.DOTALL)
 
 def quote(given: object) -> str:
     """What the user gave, on one line, in quotes, cut to a readable length."""
-    text = given if isinstance(given, str) else f"{given}"
+    try:
+        text = given if isinstance(given, str) else f"{given}"
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits
+        return "a number of thousands of digits"
     shown = "".join(c if c.isprintable() else "?" for c in text[: SHOWN_CHARACTERS + 1])
     return f"'{shown}'" if len(shown) <= SHOWN_CHARACTERS else f"'{shown[:SHOWN_CHARACTERS]}…'"
 
@@ -110,7 +113,8 @@ def _bounded(value: float, given: object, quantity: Quantity) -> float:
         raise UnitError(f"{quote(given)} is negative; a {quantity.name} is zero or more, such as {quantity.example}")
     if value != 0 and not quantity.minimum <= value <= quantity.maximum:
         raise UnitError(
-            f"{quote(given)} is no sensible {quantity.name}: it must lie between {quantity.minimum:g} and {quantity.maximum:g} {quantity.base}"
+            f"{quote(given)} is no sensible {quantity.name}: "
+            f"it must lie between {quantity.minimum:g} and {quantity.maximum:g} {quantity.base}"
         )
     return value
 
@@ -144,9 +148,7 @@ def parse(given: str | float, quantity: Quantity) -> float:
     if number is None:
         if _NOT_A_NUMBER.match(text):
             raise UnitError(f"{quote(given)} is not a finite {quantity.name}; give one such as {quantity.example}")
-        raise UnitError(
-            f"{quote(given)} is not a {quantity.name}: give a number and one of {_units(quantity)} (as in {quantity.example})"
-        )
+        raise UnitError(f"{quote(given)} is not a {quantity.name}: give a number and one of {_units(quantity)} (as in {quantity.example})")
     unit = text[number.end() :].strip()
     scale = _scale(unit, given, quantity) if unit else 1.0
     return _bounded(float(number[1]) * scale, given, quantity)
@@ -219,7 +221,7 @@ def show_tb(size_bytes: float) -> str:
 
 
 def show_gb_per_second(rate_bytes_per_second: float) -> str:
-    """Bandwidth: "25.0 GB/s"; whole figures lose their zeros ("300 GB/s")."""
+    """Bandwidth: "25.0 GB/s"."""
     return f"{significant(in_gb_per_second(rate_bytes_per_second))} GB/s"
 
 

@@ -1,0 +1,1 @@
+"""Reader of Hub `config.json` files: families as data, quirks as small functions, refusals by name."""

@@ -1,0 +1,168 @@
+"""Seconds of one collective (alpha-beta by tier of the network), and where the members of a group sit.
+
+Ranks are placed in the order tp, cp, dp, pp (experts: etp, ep, expert dp, pp), so a group of `size` ranks `stride` apart has
+floor(domain / stride) of its members inside one fast domain (a server, or an NVL72 rack), and one NIC share for each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.numeric import Num
+from cost_models.op import Collective
+from hardware.calibration import calibration
+from hardware.spec import Pool
+
+SOURCE = "alpha-beta by tier, constants: hardware/measured/collectives.toml (public NCCL tests)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fabric:
+    """The network of a pool, per GPU, one direction."""
+
+    domain: float
+    """GPUs that reach each other without the network: those of a server, or of the fast-link domain where that is larger."""
+    link_domain: float
+    """GPUs on one fast link; beyond them inside a server PCIe serves."""
+    link_bytes_per_second: float
+    pcie_bytes_per_second: float
+    network_bytes_per_second: float
+    in_switch: bool
+    """All-reduce runs in the switch (NVLink SHARP)."""
+    ring: float
+    all_reduce: float
+    all_to_all: float
+    members: float
+    base_seconds: float
+    hop_seconds: float
+    network_base_seconds: float
+    network_hop_seconds: float
+    all_to_all_network: float
+    """Rate of an all-to-all between servers / rate of a ring between them."""
+    send_base_seconds: float
+    send: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Ranks that communicate: how many, and how far apart."""
+
+    size: Num
+    stride: Num
+
+
+def network_assumed(pool: Pool) -> str | None:
+    """Return the sentence that says which network rate was assumed, None where the pool states one or needs none."""
+    if pool.inter_node_bytes_per_second is not None or pool.nodes <= 1:
+        return None
+    rate = calibration("collectives").value("unknown_network_bytes_per_second")
+    return f"the network of {pool.node.name} is unknown; one 100 Gb/s port a server ({rate / 1e9:g} GB/s) is assumed between servers"
+
+
+def fabric(pool: Pool) -> Fabric:
+    """Return the network of `pool`."""
+    c = calibration("collectives").value
+    per_gpu = pool.inter_node_bytes_per_second
+    if per_gpu is None:
+        per_gpu = c("unknown_network_bytes_per_second") / pool.gpus_per_node
+    link_domain = float(pool.node.link_domain_size)
+    domain = max(link_domain, float(pool.gpus_per_node)) if link_domain > pool.node.gpus_per_node else float(pool.gpus_per_node)
+    host = pool.host_link_bytes_per_second or c("unknown_network_bytes_per_second")
+    pcie = host * c("pcie_fraction")
+    link = pool.link_bytes_per_second or 0.0
+    fast = link_domain > 1.0 and link > 0.0 and not pool.node.link.lower().startswith("pcie")
+    return Fabric(
+        domain=domain,
+        link_domain=link_domain if fast else 1.0,
+        link_bytes_per_second=link if fast else pcie,
+        pcie_bytes_per_second=pcie,
+        network_bytes_per_second=per_gpu / pool.oversubscription * c("network_fraction"),
+        in_switch=fast and (pool.gpu.compute_capability or 0.0) >= 9.0 and pool.gpu.vendor.lower() == "nvidia",
+        ring=c("link_ring_fraction") if fast else 1.0,
+        all_reduce=c("link_all_reduce_fraction") if fast else 1.0,
+        all_to_all=c("link_all_to_all_fraction") if fast else 0.75,
+        members=c("link_members") if fast else 0.0,
+        base_seconds=c("link_base_seconds"),
+        hop_seconds=c("link_hop_seconds"),
+        network_base_seconds=c("network_base_seconds"),
+        network_hop_seconds=c("network_hop_seconds"),
+        all_to_all_network=c("all_to_all_network_fraction") / c("network_fraction"),
+        send_base_seconds=c("send_base_seconds"),
+        send=c("send_fraction"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    """A group on a fabric: everything about its collectives but the message."""
+
+    size: Num
+    together: Num
+    """Members inside one domain."""
+    moved: Num
+    """Part of a gathered message that each member receives: (n − 1) / n."""
+    link_seconds_per_byte: Num
+    """Inside the domain, ring, of the received bytes."""
+    reduce_seconds_per_byte: Num
+    """All-reduce inside the domain, of the whole message."""
+    exchange_seconds_per_byte: Num
+    """All-to-all inside the domain, of the whole message."""
+    network_seconds_per_byte: Num
+    """Between domains, ring, of the whole message: 0 for a group inside one."""
+    network_exchange_seconds_per_byte: Num
+    base_seconds: Num
+    """Latency; 0 for a group of one."""
+
+
+def place(f: Fabric, group: Group) -> Placed:
+    """Return `group` placed on the fabric."""
+    n = group.size
+    together = np.minimum(np.maximum(np.floor(f.domain / group.stride), 1.0), n)
+    nodes = np.ceil(n / together)
+    saturation = together / (together + f.members)
+    if f.link_domain >= f.domain:
+        rate: Num = f.link_bytes_per_second * saturation
+    else:
+        rate = np.where(together * group.stride <= f.link_domain, f.link_bytes_per_second * saturation, f.pcie_bytes_per_second)
+    several = np.where(n > 1.0, 1.0, 0.0)
+    outside = np.where(nodes > 1.0, 1.0, 0.0)
+    moved = (n - 1.0) / n
+    crossing = (n - together) / n
+    switch = f.all_reduce
+    if f.in_switch:
+        switch_rate = calibration("collectives").value("link_nvls_fraction")
+        switch = np.where(together > 2.0, switch_rate, f.all_reduce)  # type: ignore[assignment]
+    hops = np.minimum(nodes - 1.0, 4.0 * np.log2(np.maximum(nodes, 1.0)))
+    return Placed(
+        size=n,
+        together=together,
+        moved=moved,
+        link_seconds_per_byte=moved / (rate * f.ring),
+        reduce_seconds_per_byte=2.0 * moved / (rate * switch),
+        exchange_seconds_per_byte=((together - 1.0) / n) / (rate * f.all_to_all),
+        network_seconds_per_byte=crossing / (f.network_bytes_per_second * together),
+        network_exchange_seconds_per_byte=crossing / (f.network_bytes_per_second * f.all_to_all_network),
+        base_seconds=several * (f.base_seconds + f.hop_seconds * (together - 1.0))
+        + outside * (f.network_base_seconds + f.network_hop_seconds * hops),
+    )
+
+
+def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
+    """Return the seconds of one collective of `message_bytes` (the whole message), 0 in a group of one.
+
+    The slower of the two tiers sets the pace: chunks are pipelined through both.
+    """
+    if kind == "all_reduce":
+        per_byte = np.maximum(p.reduce_seconds_per_byte, 2.0 * p.network_seconds_per_byte)
+        return message_bytes * per_byte + p.base_seconds
+    if kind == "all_to_all":
+        return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.base_seconds
+    return message_bytes * np.maximum(p.link_seconds_per_byte, p.network_seconds_per_byte) + p.base_seconds
+
+
+def send_seconds(f: Fabric, span: Num, message_bytes: Num) -> Num:
+    """Return the seconds of a send between ranks of a chain that covers `span` GPUs: by link where they share a domain, else by NIC."""
+    rate = np.where(span <= f.domain, f.link_bytes_per_second, f.network_bytes_per_second)
+    return message_bytes / (rate * f.send) + f.send_base_seconds

@@ -1,0 +1,127 @@
+"""Seconds of one kernel on one GPU, from its shape: GEMM, grouped GEMM, attention, and work bound by memory.
+
+Legend: m, n, k = rows, columns, inner length; a tile is 128 × 128 outputs; u = tiles that run at once (multiprocessors);
+k0 = inner length a tile costs on top of k; the last wave counts in part (`smooth` of it is won back by other tiles and split-k).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.numeric import Num
+from cost_models.op import AttentionCore
+from cost_models.throughput.software import Software
+from cost_models.training import Training
+from hardware.calibration import value
+from hardware.spec import Gpu
+
+TILE = 128.0
+FP32_ACCUMULATE_BYTES = 8.0
+"""A weight gradient reads and writes its fp32 accumulator."""
+EAGER_FORWARD_BYTES = 11.0
+EAGER_BACKWARD_BYTES = 19.0
+"""HBM bytes per score of unfused attention with a fused softmax (run table; FEASIBILITY notes)."""
+SOURCE = "roofline with tile and wave quantisation; constants: hardware/measured, fitted on public GEMM timings"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """What one GPU does with the types of one training."""
+
+    gemm_flop_per_second: float
+    """Large GEMMs of the linear layers in the type of the training."""
+    wide_flop_per_second: float
+    """Large GEMMs in the 16-bit (or fp32) type: head, router, weight gradients kept wide."""
+    dense_peak_flop_per_second: float
+    """Datasheet peak of the type used: the denominator of MFU."""
+    k0: float
+    smooth: float
+    units: float
+    grouped: float
+    launch_seconds: float
+    hbm_bytes_per_second: float
+    attention_forward_flop_per_second: float
+    attention_backward_flop_per_second: float
+    attention_s0: float
+    attention_head0: float
+    eager_flop_per_second: float
+    element_bytes: float
+    """Bytes of a GEMM operand."""
+    quantised: bool
+    """Operands are cast to fp8 before each product."""
+
+
+def rates(training: Training, stack: Software, gpu: Gpu) -> Rates:
+    """Return the rates of `gpu` for `training`. Raises ValueError for a type that the GPU lacks."""
+    wide_type = "fp32" if training.precision == "fp32" else "fp16" if training.precision == "fp16" else "bf16"
+    wide_peak = _peak(gpu, wide_type)
+    fraction = value(gpu, "gemm_fraction_fp32" if wide_type == "fp32" else "gemm_fraction")
+    quantised = training.precision == "fp8"
+    peak = _peak(gpu, "fp8") if quantised else wide_peak
+    forward = value(gpu, "attention_forward_flash3" if stack.attention == "flash3" else "attention_forward_flash2")
+    narrow = peak * value(gpu, "gemm_fraction_fp8") * stack.fp8_factor if quantised else wide_peak * fraction
+    return Rates(
+        gemm_flop_per_second=narrow,
+        wide_flop_per_second=wide_peak * fraction,
+        dense_peak_flop_per_second=peak,
+        k0=value(gpu, "gemm_k0"),
+        smooth=value(gpu, "gemm_smooth"),
+        units=value(gpu, "multiprocessors"),
+        grouped=value(gpu, "grouped_fraction"),
+        launch_seconds=value(gpu, "launch_seconds"),
+        hbm_bytes_per_second=gpu.memory_bandwidth_bytes_per_second * value(gpu, "hbm_fraction"),
+        attention_forward_flop_per_second=wide_peak * forward,
+        attention_backward_flop_per_second=wide_peak * forward * value(gpu, "attention_backward"),
+        attention_s0=value(gpu, "attention_s0"),
+        attention_head0=value(gpu, "attention_head0"),
+        eager_flop_per_second=wide_peak * fraction * value(gpu, "attention_eager_fraction"),
+        element_bytes=4.0 if training.precision == "fp32" else 1.0 if quantised else 2.0,
+        quantised=quantised,
+    )
+
+
+def _peak(gpu: Gpu, kind: str) -> float:
+    peaks = {str(key): number for key, number in gpu.peak_flop_per_second.items()}
+    if kind in peaks:
+        return peaks[kind]
+    raise ValueError(f"{gpu.name} has no known peak for {kind}; it has {', '.join(peaks)}")
+
+
+def gemm_seconds(r: Rates, rate: float, m: Num, n: Num, k: Num, count: Num = 1.0, out_bytes: float = 2.0) -> Num:
+    """Return the seconds of `count` products (m × k) · (k × n) that run as one kernel.
+
+    The greater of compute (whole and partial waves of tiles, each k + k0 deep) and of HBM traffic, plus one launch.
+    """
+    tiles = np.ceil(m / TILE) * np.ceil(n / TILE) * (count / r.units)
+    waves = r.smooth * np.maximum(tiles, 1.0) + (1.0 - r.smooth) * np.ceil(tiles)
+    compute = waves * (k + r.k0) * (2.0 * TILE * TILE * r.units / rate)
+    traffic = count * ((m * k + k * n) * r.element_bytes + m * n * out_bytes)
+    return np.maximum(compute, traffic / r.hbm_bytes_per_second) + r.launch_seconds
+
+
+def memory_seconds(r: Rates, moved_bytes: Num, kernels: float = 1.0) -> Num:
+    """Return the seconds of kernels that are bound by HBM traffic."""
+    return moved_bytes / r.hbm_bytes_per_second + kernels * r.launch_seconds
+
+
+def attention_seconds(r: Rates, stack: Software, a: AttentionCore, *, act_bytes: float) -> tuple[Num, Num]:
+    """Return forward and backward seconds of the attention core.
+
+    Fused kernels: FLOP of the unmasked scores (backward 2.5 times, for it recomputes them) at a rate that grows with sequence length and
+    head size. Unfused: two and four batched products over all scores, and 11 and 19 bytes of HBM traffic per score.
+    """
+    scores = a.batch * a.heads * a.q_len * a.kv_len
+    if stack.attention == "eager":
+        products = scores * (2.0 * (a.qk_dim + a.v_dim))
+        wide = act_bytes / 2.0
+        forward = products / r.eager_flop_per_second + memory_seconds(r, scores * (EAGER_FORWARD_BYTES * wide), 4.0)
+        backward = products * (2.0 / r.eager_flop_per_second) + memory_seconds(r, scores * (EAGER_BACKWARD_BYTES * wide), 6.0)
+        return forward, backward
+    flop = scores * (2.0 * (a.qk_dim + a.v_dim) * a.causal_fraction)
+    width = (a.qk_dim + a.v_dim) / 2.0
+    slow = (1.0 + r.attention_s0 / a.kv_len) * ((width + r.attention_head0) / width / ((128.0 + r.attention_head0) / 128.0))
+    forward = flop * slow / r.attention_forward_flop_per_second + r.launch_seconds
+    backward = flop * slow * (2.5 / r.attention_backward_flop_per_second) + 2.0 * r.launch_seconds
+    return forward, backward

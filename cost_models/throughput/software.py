@@ -1,0 +1,162 @@
+"""What software adds to a step: which kernels it calls, what it hides behind what, and how long the host takes to launch a layer.
+
+Defaults follow framework and date; `training.extra` overrides single switches of a measured run (SWITCHES names them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cost_models.layout import Choices
+from cost_models.stack import resolve
+from cost_models.training import Training
+from hardware.calibration import calibration
+from hardware.spec import Gpu
+
+Kernel = Literal["eager", "flash2", "flash3"]
+Graphs = Literal["none", "partial", "full"]
+
+SWITCHES = {
+    "class": "megatron_local, megatron_te, megatron_deepspeed, compiled, eager or hf: whose host time and traffic apply",
+    "attention_kernel": "eager, flash2 or flash3 (flash3 also stands for cuDNN on Hopper and later)",
+    "cuda_graphs": "none, partial (attention, router) or full (the whole iteration)",
+    "grad_overlap": "yes or no: gradient reduction behind backward",
+    "gather_overlap": "yes or no: parameter gather of the distributed optimizer behind forward",
+    "tp_overlap": "yes or no: tensor parallel collectives behind GEMMs",
+    "ep_overlap": "yes or no: expert all-to-all behind other work",
+    "fp8_recipe": "delayed, current, blockwise, mxfp8 or nvfp4",
+}
+"""Switch -> values, read from `training.extra`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Software:
+    """Resolved behaviour of one stack."""
+
+    name: str
+    """Class of host time and traffic."""
+    attention: Kernel
+    host_forward_seconds: float
+    """Launch of one layer's forward."""
+    host_backward_seconds: float
+    host_moe_forward_seconds: float
+    """Beside it, the routed part of an MoE layer."""
+    host_moe_backward_seconds: float
+    memory_factor: float
+    """Traffic of element-wise work / traffic of fused kernels."""
+    loss_bytes: float
+    """HBM bytes per logit and pass of the cross entropy."""
+    tp_hidden: float
+    ep_hidden: float
+    fsdp_hidden: float
+    grad_hidden: float
+    """Part of the last backward that hides gradient reduction; 0: not overlapped."""
+    gather_hidden: float
+    """Part of the first forward that hides the distributed optimizer's parameter gather."""
+    send_hidden: bool
+    """Pipeline sends run beside compute (Megatron with interleaving)."""
+    step_seconds: float
+    fp8_factor: float
+    """Rate of the fp8 recipe / rate of plain fp8."""
+
+
+def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
+    """Return the behaviour of the stack of `training` on `gpu`."""
+    table = calibration("software")
+    name = training.extra.get("class", stack_class(training))
+    graphs = _graphs(training, table.value("graph_partial"), table.value("graph_full"))
+    moe_graphs = graphs
+    modern = name == "megatron_te"
+    overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
+    hooks = table.value("host_zero3_layer") if choices.zero == 3 and name != "compiled" else 0.0
+    adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") and name != "compiled" else 0.0
+    made = Software(
+        name=name,
+        attention=attention_kernel(training, gpu),
+        host_forward_seconds=graphs * (table.value(f"host_forward_{name}") + hooks + adapters),
+        host_backward_seconds=graphs * (table.value(f"host_backward_{name}") + 2.0 * hooks + 2.0 * adapters),
+        host_moe_forward_seconds=moe_graphs * table.value("host_moe_forward"),
+        host_moe_backward_seconds=moe_graphs * table.value("host_moe_backward"),
+        memory_factor=table.value(f"memory_factor_{name}"),
+        loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),
+        tp_hidden=table.value("tp_hidden_te") if modern and choices.sequence_parallel and training.date >= "2024" or (modern and not training.date) else 0.0,
+        ep_hidden=0.0,
+        fsdp_hidden=_fsdp_hidden(training),
+        grad_hidden=table.value("grad_hidden") if overlap else 0.0,
+        gather_hidden=table.value("grad_hidden") if modern else 0.0,
+        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b"),
+        step_seconds=table.value("host_step_seconds"),
+        fp8_factor=_fp8_factor(training),
+    )
+    return _override(made, training)
+
+
+def stack_class(training: Training) -> str:
+    """Return the class of host time and traffic that framework, date and compile choice stand for."""
+    if training.compile or training.framework == "torchtitan":
+        return "compiled" if training.compile is not False else "eager"
+    if training.framework == "megatron":
+        return "megatron_local" if training.date and training.date < "2023" else "megatron_te"
+    if training.framework == "megatron-deepspeed":
+        return "megatron_deepspeed"
+    if training.framework in ("hf", "deepspeed"):
+        return "hf"
+    return "megatron_local" if training.framework == "nanotron" else "eager"
+
+
+def attention_kernel(training: Training, gpu: Gpu) -> Kernel:
+    """Return the kernel generation: unfused, FlashAttention-2, or FlashAttention-3 / cuDNN (Hopper and later, Transformer Engine from 2024)."""
+    given = training.extra.get("attention_kernel")
+    if given in ("eager", "flash2", "flash3"):
+        return given  # type: ignore[return-value]
+    if training.attention == "eager":
+        return "eager"
+    late = not training.date or training.date >= "2024"
+    return "flash3" if training.framework == "megatron" and late and (gpu.compute_capability or 0.0) >= 9.0 else "flash2"
+
+
+def loss_kernel(training: Training, name: str) -> str:
+    """Return the cross entropy: the one named, else the framework's."""
+    loss = resolve(training)
+    kernel = getattr(loss, "loss", None) or training.loss
+    if kernel is not None:
+        return str(kernel)
+    if name.startswith("megatron"):
+        return "vocab-parallel"
+    if name == "compiled":
+        return "compiled"
+    return "chunked" if training.framework == "litgpt" else "eager"
+
+
+def _graphs(training: Training, partial: float, full: float) -> float:
+    given = training.extra.get("cuda_graphs", "full" if training.cuda_graphs else "none")
+    return {"none": 1.0, "partial": partial, "full": full}.get(given, 1.0)
+
+
+def _fsdp_hidden(training: Training) -> float:
+    table = calibration("software")
+    kind = training.framework if training.framework in ("torchtitan", "deepspeed") else "fsdp"
+    return table.value(f"fsdp_hidden_{'torchtitan' if training.framework == 'megatron' else kind}")
+
+
+def _fp8_factor(training: Training) -> float:
+    table = calibration("software")
+    recipe = training.extra.get("fp8_recipe", "")
+    return {"nvfp4": table.value("nvfp4_gain"), "mxfp8": table.value("mxfp8_factor")}.get(recipe, 1.0)
+
+
+def _override(made: Software, training: Training) -> Software:
+    table = calibration("software")
+    on = table.value("grad_hidden")
+    given = training.extra
+    fields: dict[str, float] = {}
+    for switch, name, value in (
+        ("grad_overlap", "grad_hidden", on),
+        ("gather_overlap", "gather_hidden", on),
+        ("tp_overlap", "tp_hidden", table.value("tp_hidden_te")),
+        ("ep_overlap", "ep_hidden", table.value("ep_hidden")),
+    ):
+        if switch in given:
+            fields[name] = value if given[switch] == "yes" else 0.0
+    return replace(made, **fields) if fields else made  # type: ignore[arg-type]

@@ -1,0 +1,105 @@
+"""Measured constants: one TOML file each in `measured/`, every constant with meaning, unit, origin and the rows it rests on.
+
+A file for accelerators says which generations (`Gpu.arch`) it serves; what it lacks is taken from `default.toml`. A constant may be
+narrowed to one accelerator in its table `by_gpu`. Files that serve no generation (software, collectives, memory) are read by name.
+Datasheet facts never stand here.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from hardware.spec import Gpu
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).parent / "measured"
+DEFAULT = "default"
+
+
+class Constant(BaseModel):
+    """One measured number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float
+    unit: str
+    """`1` for a ratio."""
+    meaning: str
+    origin: str
+    """Where it comes from: a table, a paper, a fit."""
+    rows: str = ""
+    """What it was fitted on; empty for a figure taken as published."""
+    by_gpu: dict[str, float] = Field(default_factory=dict)
+    """Accelerator id -> value, where one was measured apart."""
+
+
+class Calibration(BaseModel):
+    """One file of `measured/`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    arch: tuple[str, ...] = ()
+    """Generations that it serves; none: read by name."""
+    date: str = ""
+    sentence: str = ""
+    constants: dict[str, Constant] = Field(default_factory=dict)
+
+    def value(self, name: str) -> float:
+        """Return constant `name`. Raises KeyError for one that the file lacks."""
+        return self.constants[name].value
+
+
+@cache
+def calibration(name: str) -> Calibration:
+    """Return the file `name`.toml. Raises KeyError where there is none."""
+    path = FOLDER / f"{name}.toml"
+    if not path.is_file():
+        raise KeyError(f"no calibration is called {name!r}; there are {', '.join(names())}")
+    with path.open("rb") as file:
+        return _build(tomllib.load(file), path.stem)
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all calibration files."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+@cache
+def generation(arch: str) -> Calibration | None:
+    """Return the calibration that serves generation `arch`, None where nobody measured it."""
+    for name in names():
+        found = calibration(name)
+        if arch in found.arch:
+            return found
+    return None
+
+
+def constant(gpu: Gpu, name: str) -> Constant:
+    """Return constant `name` for `gpu`: of its generation (narrowed to the accelerator where measured), else the default."""
+    own = generation(gpu.arch)
+    if own is not None and name in own.constants:
+        return own.constants[name]
+    return calibration(DEFAULT).constants[name]
+
+
+def value(gpu: Gpu, name: str) -> float:
+    """Return the number of constant `name` for `gpu`."""
+    found = constant(gpu, name)
+    return found.by_gpu.get(gpu.id, found.value)
+
+
+def _build(tables: dict[str, Any], stem: str) -> Calibration:
+    head = {key: tables.pop(key) for key in ("arch", "date", "sentence") if key in tables}
+    return Calibration(name=stem, **head, constants={key: Constant(**table) for key, table in tables.items()})

@@ -1,0 +1,47 @@
+"""Case: one architecture, trained one way, on one pool: what a layout is judged against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cost_models.architecture import Architecture
+from cost_models.training import Framework, Training
+from hardware.spec import Pool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """Everything about a plan but its layout."""
+
+    architecture: Architecture
+    training: Training
+    pool: Pool
+    margin: float = 0.05
+    """Part of the capacity that stays free."""
+    fixed: frozenset[str] = frozenset()
+    """Layout fields that the user gave: planner's own preferences about them are lifted."""
+
+    @property
+    def framework(self) -> Framework:
+        """The framework that trains."""
+        return self.training.framework
+
+    @property
+    def world(self) -> int:
+        """GPUs in the pool."""
+        return self.pool.count
+
+    @property
+    def limit_bytes(self) -> float:
+        """Device bytes that a plan may use: capacity less margin."""
+        return self.pool.capacity_bytes * (1.0 - self.margin)
+
+    @property
+    def host_limit_bytes(self) -> float | None:
+        """Host bytes that a plan may use on each server; None: unknown."""
+        memory = self.pool.node.host_memory_bytes
+        return None if memory is None else memory * (1.0 - self.margin)
+
+    def under(self, framework: Framework) -> Case:
+        """Return the same case in another framework."""
+        return self if framework == self.framework else replace(self, training=self.training.model_copy(update={"framework": framework}))

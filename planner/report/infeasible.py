@@ -1,0 +1,82 @@
+"""Nothing fits: the nearest misses, why, and what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cost_models.numeric import num
+from hardware.units import significant
+from planner.plan import NearMiss, Remedy, Searched
+from planner.report.look import Look
+from planner.report.plans import memory_of, seconds
+from planner.report.table import Column, table
+from planner.report.words import gib, integer, layout_name, plural
+
+_WHERE = {"device": "needs", "host": "needs host memory per server of", "nvme": "needs NVMe per server of"}
+
+
+def near_miss_lines(misses: Sequence[NearMiss], look: Look) -> list[str]:
+    """Return the nearest misses, one headed line each."""
+    lines: list[str] = []
+    for rank, miss in enumerate(misses):
+        lines += look.headed("Nearest" if rank == 0 else "", _miss_text(miss))
+    return lines
+
+
+def _miss_text(miss: NearMiss) -> str:
+    plan, memory = miss.plan, miss.plan.cost.memory
+    stage = f"stage {miss.stage} " if integer(plan.layout.degrees.pp) > 1 else ""
+    if miss.where == "device":
+        needed = float(num(memory.peak_device_bytes))
+    else:
+        needed = float(num(memory.host_bytes_per_node if miss.where == "host" else memory.nvme_bytes_per_node))
+    free = f" ({gib(plan.margin_bytes)} of {gib(plan.pool.capacity_bytes)} GiB are kept free)" if miss.where == "device" else ""
+    return (
+        f"{layout_name(plan.layout)}: {stage}{_WHERE[miss.where]} {gib(needed)} GiB at {miss.phase}, "
+        f"{gib(miss.missing_bytes)} GiB too many{free}; largest: {miss.bucket.replace('_', ' ')} {gib(miss.bucket_bytes)} GiB"
+    )
+
+
+def because_lines(misses: Sequence[NearMiss], look: Look) -> list[str]:
+    """Return the states of the model beside what the pool holds, where that alone decides."""
+    if not misses:
+        return []
+    plan = misses[0].plan
+    memory = plan.cost.memory
+    states = sum(float(num(memory.phases[p].bucket(b)).reshape(-1).max()) for p in list(memory.phases)[:1] for b in ("weights", "optimizer"))
+    ranks = integer(plan.layout.degrees.tp) * integer(plan.layout.degrees.pp)
+    if not states:
+        return []
+    text = f"states are {memory.regime}; every GPU may use {gib(plan.pool.capacity_bytes - plan.margin_bytes)} GiB of {plural(ranks, 'model shard')}"
+    return look.headed("Because", text)
+
+
+def remedy_lines(remedies: Sequence[Remedy], base: str, look: Look) -> list[str]:
+    """Return what would fit, with the flags that make the change."""
+    if not remedies:
+        return []
+    columns = [
+        Column(head="Would fit", align="left"),
+        Column(head="memory GiB"),
+        Column(head="s/step"),
+        Column(head=f"{base} …", align="left", useful=4),
+    ]
+    rows = [[r.change, memory_of(r.plan), significant(float(num(r.plan.cost.time.step_seconds))), r.flags] for r in remedies]
+    return table(columns, rows, look)
+
+
+def searched_text(searched: Searched) -> str:
+    """Return the counts in a sentence."""
+    text = f"{plural(searched.layouts, 'layout')}, {searched.lawful:,} lawful, {searched.feasible:,} {'fits' if searched.feasible == 1 else 'fit'}"
+    return f"{text}; {searched.proof}." if searched.proof else f"{text}."
+
+
+def excluded_lines(searched: Searched, look: Look, most: int = 8) -> list[str]:
+    """Return how many layouts each rule excluded, the most first."""
+    counts = sorted(searched.by_rule.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{name} {count:,}" for name, count in counts if count][:most]
+    more = len([1 for _, count in counts if count]) - len(shown)
+    return look.items("Excluded by  ", [*shown, *([f"{more} more rules"] if more > 0 else [])]) if shown else []
+
+
+__all__ = ["because_lines", "excluded_lines", "near_miss_lines", "remedy_lines", "searched_text", "seconds"]

@@ -1,0 +1,289 @@
+"""Request: what the user asked, from flags and a TOML file, and what it means once names and defaults are resolved."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cost_models.architecture import Architecture
+from cost_models.catalog import resolve as resolve_model
+from cost_models.layout import Offload, OffloadTarget, Recompute, ScheduleName, Zero
+from cost_models.training import Attention, Framework, Implementation, Loss, Method, Optimizer, Training, TrainPrecision
+from hardware.cluster import parse_cluster
+from hardware.spec import Cluster, Pool
+from hardware.units import parse_bytes, quote
+from planner.case import Case
+from planner.defaults import first_framework, global_batch, sequence
+
+MAX_DEGREE = 10**6
+MAX_BATCH = 10**8
+MAX_SEQUENCE = 10**9
+
+
+class RequestError(ValueError):
+    """A request that cannot be understood; `lines` holds every problem, one line each."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        super().__init__("\n".join(lines))
+
+
+class Request(BaseModel):
+    """What the user asked. None: not asked; planner chooses (layout) or takes its default (the rest) and says so."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = Field(default=None, max_length=4096)
+    """Catalogue name, bare size, or path of a Hub config or TOML file."""
+    dimensions: dict[str, int | float | bool | str] = Field(default_factory=dict)
+    """Architecture fields that replace the model's, or make one up where no model is named."""
+    cluster: str | None = None
+    free_memory: str | None = None
+    """What is left of a shared card: `60GiB`."""
+
+    method: Method = "full"
+    seq: int | None = Field(default=None, gt=0, le=MAX_SEQUENCE)
+    global_batch: int | None = Field(default=None, gt=0, le=MAX_BATCH)
+    precision: TrainPrecision = "bf16"
+    optimizer: Optimizer = "adamw"
+    attention: Attention = "flash"
+    framework: Framework | Literal["any"] | None = None
+    regime: str | None = None
+    implementation: Implementation | None = None
+    loss: Loss | None = None
+    lora_rank: int | None = Field(default=None, gt=0, le=10**5)
+    lora_targets: tuple[str, ...] | None = None
+    kv_bits: Literal[16, 8, 4] | None = None
+    weight_bits: Literal[16, 8, 4] | None = None
+    mtp: bool = False
+
+    tp: int | None = Field(default=None, gt=0, le=MAX_DEGREE)
+    pp: int | None = Field(default=None, gt=0, le=MAX_DEGREE)
+    vpp: int | None = Field(default=None, gt=0, le=MAX_DEGREE)
+    cp: int | None = Field(default=None, gt=0, le=MAX_DEGREE)
+    ep: int | None = Field(default=None, gt=0, le=MAX_DEGREE)
+    etp: int | None = Field(default=None, gt=0, le=MAX_DEGREE)
+    dp: int | None = Field(default=None, gt=0, le=MAX_DEGREE)
+    zero: Zero | None = None
+    shard_group: int | None = Field(default=None, gt=0, le=MAX_DEGREE)
+    sequence_parallel: bool | None = None
+    schedule: ScheduleName | None = None
+    recompute: Recompute | None = None
+    recompute_modules: tuple[str, ...] | None = None
+    recompute_layers: int | None = Field(default=None, ge=0, le=MAX_DEGREE)
+    offload: str | None = Field(default=None, max_length=200)
+    """`auto`, `none`, or words of optimizer[:fraction], params, activations[:fraction] joined by commas."""
+    offload_target: OffloadTarget | None = None
+    micro_batch: int | None = Field(default=None, gt=0, le=MAX_BATCH)
+
+    margin: float = Field(default=0.05, ge=0, lt=1)
+    """Part of each card's capacity that stays free."""
+    top: int = Field(default=10, gt=0, le=1000)
+
+
+LAYOUT_FIELDS = (
+    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard_group", "sequence_parallel", "schedule", "recompute",
+    "recompute_modules", "recompute_layers", "offload_target", "micro_batch",
+)  # fmt: skip
+_TRAINING_FIELDS = ("regime", "implementation", "loss", "lora_rank", "lora_targets", "kv_bits", "weight_bits")
+_TABLES = ("training", "layout")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """A request whose names are found and whose open ends are closed."""
+
+    architecture: Architecture
+    training: Training
+    """`framework` is the asked one, or planner's first choice."""
+    cluster: Cluster
+    frameworks: tuple[Framework, ...]
+    """What a search goes over; empty: all that planner searches."""
+    fixed: dict[str, Any] = field(default_factory=dict)
+    """Layout field (of Degrees or Choices) -> the value that the user gave."""
+    margin: float = 0.05
+    top: int = 10
+    assumed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def case(self, pool: Pool | None = None, framework: Framework | None = None) -> Case:
+        """Return what layouts are judged against, on one pool (the first) and in one framework."""
+        training = self.training if framework is None else self.training.model_copy(update={"framework": framework})
+        return Case(
+            architecture=self.architecture,
+            training=training,
+            pool=pool or self.cluster.pools[0],
+            margin=self.margin,
+            fixed=frozenset(self.fixed),
+        )
+
+
+def make_request(flags: Mapping[str, object], file: Mapping[str, object] | None = None) -> Request:
+    """Return the request of flags (those that are None are not given) over the values of a request file.
+
+    Raises RequestError with every problem: unknown keys with their nearest names, values with what they may be.
+    """
+    values: dict[str, object] = {}
+    for key, entry in (file or {}).items():
+        if key in _TABLES and isinstance(entry, Mapping):
+            values.update({str(k).replace("-", "_"): v for k, v in entry.items()})
+        else:
+            values[key.replace("-", "_")] = entry
+    values.update({k.replace("-", "_"): v for k, v in flags.items() if v is not None})
+    unknown = [_unknown_key(key) for key in values if key not in Request.model_fields]
+    try:
+        return Request(**{k: v for k, v in values.items() if k in Request.model_fields}) if not unknown else _refuse(unknown, values)
+    except ValidationError as error:
+        raise RequestError(unknown + _problems(error)) from None
+
+
+def _refuse(unknown: list[str], values: Mapping[str, object]) -> Request:
+    """Raise with the unknown keys and whatever else is wrong."""
+    try:
+        Request(**{k: v for k, v in values.items() if k in Request.model_fields})  # type: ignore[arg-type]
+    except ValidationError as error:
+        unknown = unknown + _problems(error)
+    raise RequestError(unknown)
+
+
+def _unknown_key(key: str) -> str:
+    close = difflib.get_close_matches(key, Request.model_fields, n=3, cutoff=0.5)
+    return f"unknown key {quote(key)}" + (f"; nearest: {', '.join(close)}" if close else f"; known: {', '.join(Request.model_fields)}")
+
+
+def _problems(error: ValidationError) -> list[str]:
+    return [f"{'.'.join(str(p) for p in e['loc'])}={quote(e['input'])}: {_lower(e['msg'])}" for e in error.errors()]
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:].replace("\n", " ")
+
+
+def parse_offload(text: str) -> dict[str, Any]:
+    """Return the layout fields that `--offload` fixes; none for `auto`.
+
+    Raises RequestError for a word that is unknown or a fraction outside 0..1.
+    """
+    if text.strip() == "auto":
+        return {}
+    parts: dict[str, float] = {}
+    for word in text.replace("+", ",").split(","):
+        name, _, part = word.strip().partition(":")
+        if name not in ("none", "optimizer", "params", "activations"):
+            raise RequestError([f"offload={quote(text)}: it takes auto, none, optimizer[:part], params, activations[:part], joined by commas"])
+        parts[name] = _part(text, part)
+    if "none" in parts and len(parts) > 1 or ("params" in parts and parts["params"] != 1.0):
+        raise RequestError([f"offload={quote(text)}: none stands alone, and params takes no part"])
+    states = "+".join(name for name in ("optimizer", "params") if name in parts) or "none"
+    assert states in get_args(Offload)
+    fixed: dict[str, Any] = {"offload": states, "activation_offload": parts.get("activations", 0.0)}
+    if parts.get("optimizer", 1.0) != 1.0:
+        fixed["offload_fraction"] = parts["optimizer"]
+    return fixed
+
+
+def _part(text: str, part: str) -> float:
+    if not part:
+        return 1.0
+    try:
+        number = float(part)
+    except ValueError:
+        number = -1.0
+    if not 0.0 < number <= 1.0:
+        raise RequestError([f"offload={quote(text)}: the part {quote(part)} must be above 0 and at most 1"])
+    return number
+
+
+def resolve(request: Request) -> Resolved:
+    """Return the request with its names found and its defaults taken, each default as a sentence in `assumed`.
+
+    Raises RequestError with every problem found.
+    """
+    problems: list[str] = []
+    assumed: list[str] = []
+    warnings: list[str] = []
+    architecture = _try(problems, lambda: _architecture(request, assumed, warnings))
+    cluster = _try(problems, lambda: _cluster(request))
+    fixed = _try(problems, lambda: _fixed(request))
+    if architecture is None or cluster is None or fixed is None:
+        raise RequestError(problems)
+    training = _training(request, architecture, cluster, fixed, assumed)
+    return Resolved(
+        architecture=architecture,
+        training=training,
+        cluster=cluster,
+        frameworks=() if request.framework in (None, "any") else (training.framework,),
+        fixed=fixed,
+        margin=request.margin,
+        top=request.top,
+        assumed=(*cluster.assumed, *assumed),
+        warnings=(*cluster.warnings, *warnings),
+    )
+
+
+def _try(problems: list[str], make: Any) -> Any:
+    """Return what `make` returns; None where it raises, with its lines put among the problems."""
+    try:
+        return make()
+    except RequestError as error:
+        problems.extend(error.lines)
+    except ValueError as error:
+        problems.append(str(error))
+    return None
+
+
+def _architecture(request: Request, assumed: list[str], warnings: list[str]) -> Architecture:
+    if request.model is None and not request.dimensions:
+        raise RequestError(["no model: give --model NAME, a config.json, a TOML file, or dimensions (--layers, --hidden, --heads …)"])
+    found = resolve_model(request.model, request.dimensions)
+    assumed.extend(found.assumed)
+    warnings.extend(found.warnings)
+    return found.architecture
+
+
+def _cluster(request: Request) -> Cluster:
+    if request.cluster is None:
+        raise RequestError(["no cluster: give --cluster, such as 32xA100-80G, 4x8xH100-80G, 16xp5.48xlarge or a TOML file"])
+    free = None if request.free_memory is None else parse_bytes(request.free_memory)
+    return parse_cluster(request.cluster, free_memory_bytes=free)
+
+
+def _fixed(request: Request) -> dict[str, Any]:
+    fixed = {name: value for name in LAYOUT_FIELDS if (value := getattr(request, name)) is not None}
+    if request.offload is not None:
+        fixed.update(parse_offload(request.offload))
+    if "recompute" not in fixed:
+        if fixed.get("recompute_modules"):
+            fixed["recompute"] = "selective"
+        elif "recompute_layers" in fixed:
+            fixed["recompute"] = "full"
+    return fixed
+
+
+def _training(request: Request, a: Architecture, cluster: Cluster, fixed: Mapping[str, Any], assumed: list[str]) -> Training:
+    """Return the training with defaults for sequence, batch and framework, which are added to `assumed`."""
+    given = {name: value for name in _TRAINING_FIELDS if (value := getattr(request, name)) is not None}
+    seq, batch, framework = request.seq, request.global_batch, request.framework
+    if seq is None:
+        seq = sequence(a)
+        assumed.append(f"sequence {seq:,}")
+    if batch is None:
+        batch = global_batch(request.method, seq, cluster.pools[0].count, fixed)
+        assumed.append(f"global batch {batch:,}")
+    first = first_framework(request.method, cluster.count) if framework in (None, "any") else framework
+    return Training(
+        method=request.method,
+        seq=seq,
+        global_batch=batch,
+        precision=request.precision,
+        optimizer=request.optimizer,
+        attention=request.attention,
+        framework=first,
+        mtp=request.mtp,
+        **given,
+    )

@@ -1,0 +1,154 @@
+"""What each framework can run: one table, from which the rules of the choices are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.layout import Offload, Recompute, ScheduleName, Zero
+from cost_models.training import Framework, Method, Optimizer, TrainPrecision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Support:
+    """What one framework runs. Axes that are not named have degree one."""
+
+    methods: tuple[Method, ...]
+    precisions: tuple[TrainPrecision, ...]
+    optimizers: tuple[Optimizer, ...]
+    zero: tuple[Zero, ...]
+    source: str
+    zero_with_pp: tuple[Zero, ...] = ()
+    """ZeRO stages that work beside a pipeline."""
+    pipeline_methods: tuple[Method, ...] = ()
+    axes: tuple[str, ...] = ()
+    """Which of tp, pp, vpp, cp, ep, etp may exceed one."""
+    sequence_parallel: bool = False
+    schedules: tuple[ScheduleName, ...] = ("1f1b",)
+    recompute: tuple[Recompute, ...] = ("none", "full")
+    recompute_layers: bool = False
+    """`full` for the first k layers of a stage alone."""
+    offload: tuple[Offload, ...] = ("none",)
+    nvme_zero: tuple[Zero, ...] = ()
+    offload_optimizers: tuple[Optimizer, ...] = ()
+    """Optimizers that can run on the host; empty: all of `optimizers`."""
+    partial_offload_zero: tuple[Zero, ...] = ()
+    """ZeRO stages at which a part of the optimizer may be offloaded."""
+    activation_offload: bool = False
+    shard_group_zero: tuple[Zero, ...] = ()
+    """ZeRO stages that can shard over a part of the data-parallel ranks."""
+
+
+_ALL: tuple[Method, ...] = ("full", "lora", "qlora", "inference")
+
+SUPPORT: dict[Framework, Support] = {
+    "megatron": Support(
+        methods=("full", "lora", "inference"),
+        precisions=("fp32", "fp16", "bf16", "fp8"),
+        optimizers=("adamw", "sgd", "muon"),
+        zero=(0, 1),
+        zero_with_pp=(0, 1),
+        pipeline_methods=("full", "lora", "inference"),
+        axes=("tp", "pp", "vpp", "cp", "ep", "etp"),
+        sequence_parallel=True,
+        schedules=("1f1b", "interleaved"),
+        recompute=("none", "selective", "full"),
+        recompute_layers=True,
+        offload=("none", "optimizer"),
+        offload_optimizers=("adamw",),
+        partial_offload_zero=(1,),
+        activation_offload=True,
+        shard_group_zero=(1,),
+        source="Megatron-LM megatron/training/arguments.py, core/optimizer/optimizer_config.py (d98e8a64)",
+    ),
+    "deepspeed": Support(
+        methods=_ALL,
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd", "adam8bit", "lion", "muon"),
+        zero=(0, 1, 2, 3),
+        zero_with_pp=(0, 1),
+        pipeline_methods=("full",),
+        axes=("pp",),
+        offload=("none", "optimizer", "params", "optimizer+params"),
+        nvme_zero=(3,),
+        offload_optimizers=("adamw", "lion"),
+        partial_offload_zero=(3,),
+        activation_offload=True,
+        shard_group_zero=(3,),
+        source="DeepSpeed runtime/config.py, runtime/pipe/engine.py:76, runtime/zero/config.py:389 (edaa7221)",
+    ),
+    "torchtitan": Support(
+        methods=("full",),
+        precisions=("fp32", "bf16", "fp8"),
+        optimizers=("adamw",),
+        zero=(2, 3),
+        zero_with_pp=(2, 3),
+        pipeline_methods=("full",),
+        axes=("tp", "pp", "vpp", "cp", "ep", "etp"),
+        sequence_parallel=True,
+        schedules=("1f1b", "interleaved", "gpipe"),
+        recompute=("none", "selective", "full"),
+        offload=("none", "optimizer+params"),
+        shard_group_zero=(2, 3),
+        source="torchtitan distributed/parallel_dims.py, distributed/pipeline_parallel.py, config/configs.py (b5bcd76c)",
+    ),
+    "fsdp": Support(
+        methods=_ALL,
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd", "adafactor", "adam8bit", "lion"),
+        zero=(2, 3),
+        axes=("tp", "cp"),
+        offload=("none", "optimizer+params"),
+        activation_offload=True,
+        shard_group_zero=(2, 3),
+        source="accelerate parallelism_config.py:329-377, utils/dataclasses.py:1827 (16cb6eb8); PyTorch fully_shard",
+    ),
+    "hf": Support(
+        methods=_ALL,
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd", "adafactor", "adam8bit", "lion"),
+        zero=(0,),
+        activation_offload=True,
+        source="transformers Trainer with DistributedDataParallel",
+    ),
+    "nanotron": Support(
+        methods=("full",),
+        precisions=("fp32", "bf16"),
+        optimizers=("adamw",),
+        zero=(0, 1),
+        zero_with_pp=(0, 1),
+        pipeline_methods=("full",),
+        axes=("tp", "pp", "ep"),
+        sequence_parallel=True,
+        schedules=("1f1b", "gpipe"),
+        source="nanotron config/parallelism_config.py",
+    ),
+    "litgpt": Support(
+        methods=_ALL,
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd", "adam8bit"),
+        zero=(0, 2, 3),
+        shard_group_zero=(2, 3),
+        source="litgpt finetune and pretrain scripts (Lightning Fabric FSDPStrategy)",
+    ),
+    "megatron-deepspeed": Support(
+        methods=("full",),
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd"),
+        zero=(0, 1, 2, 3),
+        zero_with_pp=(0, 1),
+        pipeline_methods=("full",),
+        axes=("tp", "pp"),
+        sequence_parallel=True,
+        recompute=("none", "selective", "full"),
+        recompute_layers=True,
+        offload=("none", "optimizer", "params", "optimizer+params"),
+        nvme_zero=(3,),
+        offload_optimizers=("adamw", "lion"),
+        partial_offload_zero=(3,),
+        source="Megatron-DeepSpeed megatron/arguments.py; DeepSpeed runtime/pipe/engine.py:76",
+    ),
+}
+"""Framework -> what it runs."""
+
+SEARCHED: tuple[Framework, ...] = ("megatron", "torchtitan", "deepspeed", "fsdp", "hf")
+"""Frameworks over which a search goes when none is asked for; the first that can run a plan is the one it is costed in."""

@@ -1,0 +1,147 @@
+"""Laws about pipeline stages, their chunks and their schedules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.choices.schedules import names as schedule_names
+from cost_models.layout import Layout, micro_batches
+from cost_models.numeric import num
+from planner.case import Case
+from planner.rules.rule import Mask, Rule, divides, show
+
+
+def _layers(case: Case, layout: Layout) -> Mask:
+    return np.asarray(num(layout.degrees.pp) <= case.architecture.layers)
+
+
+def _chunks(case: Case, layout: Layout) -> Mask:
+    if layout.choices.schedule != "interleaved":
+        return True
+    d = layout.degrees
+    chunks, layers = num(d.pp) * d.vpp, float(case.architecture.layers)
+    if case.framework == "megatron":
+        return divides(chunks, layers) | divides(chunks, layers + 1.0) | divides(chunks, layers + 2.0)
+    return np.asarray(chunks <= layers)
+
+
+def _chunks_given(case: Case, layout: Layout) -> str:
+    d, a = layout.degrees, case.architecture
+    given = f"pp × vpp = {show(d.pp)} × {show(d.vpp)} = {show(num(d.pp) * d.vpp)}"
+    if case.framework == "megatron":
+        return f"{given} chunks do not divide the {a.layers} layers of {a.id}, with or without embedding and loss counted as layers"
+    return f"{given} chunks exceed the {a.layers} layers of {a.id}"
+
+
+def _interleaved_batches(case: Case, layout: Layout) -> Mask:
+    if layout.choices.schedule != "interleaved":
+        return True
+    return divides(layout.degrees.pp, micro_batches(layout, case.training.global_batch))
+
+
+def _full_pipeline(case: Case, layout: Layout) -> Mask:
+    return np.asarray(micro_batches(layout, case.training.global_batch) >= num(layout.degrees.pp))
+
+
+def _counted(case: Case, layout: Layout) -> str:
+    d, b = layout.degrees, case.training.global_batch
+    m = show(micro_batches(layout, b))
+    return f"{m} micro-batches a step (global batch {b:,} / micro-batch {show(d.micro_batch)} / dp {show(d.dp)})"
+
+
+RULES = (
+    Rule(
+        id="schedule_known",
+        sentence="the schedule has a cost model",
+        source="planner",
+        reads=("schedule",),
+        holds=lambda case, layout: layout.choices.schedule in schedule_names(),
+        given=lambda case, layout: f"schedule={layout.choices.schedule} is not modelled",
+        vary=("schedule",),
+    ),
+    Rule(
+        id="layers",
+        sentence="every pipeline stage holds at least one layer",
+        source="torchtitan distributed/pipeline_parallel.py:554; Megatron-LM transformer_config.py:2229",
+        reads=("pp",),
+        holds=_layers,
+        given=lambda case, layout: f"pp={show(layout.degrees.pp)} exceeds the {case.architecture.layers} layers of {case.architecture.id}",
+        vary=("pp",),
+    ),
+    Rule(
+        id="vpp_schedule",
+        sentence="several chunks a stage (vpp > 1) run under the interleaved schedule, which needs them",
+        source="Narayanan et al. 2021 (arXiv 2104.04473), section 2.2; torchtitan distributed/pipeline_parallel.py:234",
+        reads=("vpp", "schedule"),
+        holds=lambda case, layout: np.asarray((num(layout.degrees.vpp) > 1.0) == (layout.choices.schedule == "interleaved")),
+        given=lambda case, layout: (
+            f"vpp={show(layout.degrees.vpp)} with schedule={layout.choices.schedule}: vpp > 1 and interleaved go together"
+        ),
+        vary=("schedule", "vpp"),
+    ),
+    Rule(
+        id="vpp_pipeline",
+        sentence="several chunks a stage need a pipeline (pp > 1)",
+        source="Megatron-LM arguments.py:1001-1009",
+        reads=("pp", "vpp"),
+        holds=lambda case, layout: np.asarray((num(layout.degrees.vpp) == 1.0) | (num(layout.degrees.pp) > 1.0)),
+        given=lambda case, layout: f"vpp={show(layout.degrees.vpp)} needs pp > 1",
+        vary=("vpp",),
+    ),
+    Rule(
+        id="chunks",
+        sentence="pp × vpp divides the layers (in Megatron-LM embedding and loss may count as one layer each)",
+        source="Megatron-LM arguments.py:928-999; torchtitan distributed/pipeline_parallel.py:554",
+        reads=("pp", "vpp", "schedule"),
+        holds=_chunks,
+        given=_chunks_given,
+        vary=("vpp", "pp"),
+    ),
+    Rule(
+        id="interleaved_micro_batches",
+        sentence="the interleaved schedule takes micro-batches in groups of pp",
+        source="Megatron-LM core/pipeline_parallel/schedules.py:1156-1180",
+        reads=("pp", "dp", "micro_batch", "schedule"),
+        holds=_interleaved_batches,
+        given=lambda case, layout: f"{_counted(case, layout)} are no multiple of pp={show(layout.degrees.pp)}",
+        vary=("micro_batch",),
+    ),
+    Rule(
+        id="full_pipeline",
+        sentence="torchtitan's schedules need at least pp micro-batches",
+        source="torchtitan trainer.py:126; pytorch/pytorch 144702",
+        reads=("pp", "dp", "micro_batch"),
+        holds=_full_pipeline,
+        given=lambda case, layout: f"{_counted(case, layout)} are fewer than pp={show(layout.degrees.pp)}",
+        vary=("micro_batch",),
+        frameworks=("torchtitan",),
+    ),
+    Rule(
+        id="tied_pipeline",
+        sentence="torchtitan does not tie the embedding to the head across stages",
+        source="torchtitan models/common/decoder.py:169",
+        reads=("pp",),
+        holds=lambda case, layout: (
+            np.asarray(num(layout.degrees.pp) == 1.0) if case.architecture.tied_embeddings else True
+        ),
+        given=lambda case, layout: f"pp={show(layout.degrees.pp)} with the tied embeddings of {case.architecture.id}: pp must be 1 in torchtitan",
+        vary=("pp",),
+        frameworks=("torchtitan",),
+    ),
+    Rule(
+        id="mtp_pipeline",
+        sentence="torchtitan trains multi-token-prediction modules without pipeline and context parallelism",
+        source="torchtitan models/deepseek_v3/mtp.py:199-204",
+        reads=("pp", "cp"),
+        holds=lambda case, layout: (
+            np.asarray((num(layout.degrees.pp) == 1.0) & (num(layout.degrees.cp) == 1.0))
+            if case.training.mtp and case.architecture.mtp_layers
+            else True
+        ),
+        given=lambda case, layout: (
+            f"pp={show(layout.degrees.pp)}, cp={show(layout.degrees.cp)} with mtp: both must be 1 in torchtitan"
+        ),
+        vary=("pp", "cp"),
+        frameworks=("torchtitan",),
+    ),
+)

@@ -1,0 +1,182 @@
+"""Laws about method, types, optimizer and card, and what planner itself prefers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.layout import Layout
+from cost_models.numeric import num
+from planner.case import Case
+from planner.rules.frameworks import SUPPORT
+from planner.rules.rule import Mask, Rule, show
+
+FLASH_CAPABILITY = 8.0
+"""FlashAttention-2 needs Ampere or later on NVIDIA cards."""
+
+
+def _pipeline_method(case: Case, layout: Layout) -> Mask:
+    if case.training.method in SUPPORT[case.framework].pipeline_methods:
+        return True
+    return np.asarray(num(layout.degrees.pp) == 1.0)
+
+
+def _quantised_tp(case: Case, layout: Layout) -> Mask:
+    return np.asarray(num(layout.degrees.tp) == 1.0) if case.training.method == "qlora" else True
+
+
+def _flash(case: Case, layout: Layout) -> Mask:
+    capability = case.pool.gpu.compute_capability
+    return case.training.attention != "flash" or capability is None or capability >= FLASH_CAPABILITY
+
+
+def _idle(case: Case, layout: Layout) -> Mask:
+    c = layout.choices
+    if case.training.method != "inference":
+        return True
+    return c.recompute == "none" and c.offload == "none" and c.schedule == "1f1b"
+
+
+def _tp_node(case: Case, layout: Layout) -> Mask:
+    return np.asarray(num(layout.degrees.tp) <= tp_ranks(case))
+
+
+def tp_ranks(case: Case) -> int:
+    """Return how many GPUs the fast link of a server joins (all of a server's where none is stated)."""
+    pool = case.pool
+    return max(pool.gpus_per_node, pool.node.link_domain_size)
+
+
+def _zero_ranks(case: Case, layout: Layout) -> Mask:
+    if layout.choices.zero == min(SUPPORT[case.framework].zero) or layout.choices.offload != "none":
+        return True
+    return np.asarray(num(layout.degrees.dp) * layout.degrees.cp > 1.0)
+
+
+RULES = (
+    Rule(
+        id="method",
+        sentence="the framework trains by the method",
+        source="table of planner/rules/frameworks.py, with the source of each row",
+        reads=(),
+        holds=lambda case, layout: case.training.method in SUPPORT[case.framework].methods,
+        given=lambda case, layout: (
+            f"method {case.training.method}: {case.framework} offers {', '.join(SUPPORT[case.framework].methods)}"
+        ),
+    ),
+    Rule(
+        id="precision",
+        sentence="the framework trains in the type",
+        source="table of planner/rules/frameworks.py, with the source of each row",
+        reads=(),
+        holds=lambda case, layout: case.training.precision in SUPPORT[case.framework].precisions,
+        given=lambda case, layout: (
+            f"precision {case.training.precision}: {case.framework} offers {', '.join(SUPPORT[case.framework].precisions)}"
+        ),
+    ),
+    Rule(
+        id="optimizer",
+        sentence="the framework has the optimizer",
+        source="table of planner/rules/frameworks.py, with the source of each row",
+        reads=(),
+        holds=lambda case, layout: (
+            case.training.method == "inference" or case.training.optimizer in SUPPORT[case.framework].optimizers
+        ),
+        given=lambda case, layout: (
+            f"optimizer {case.training.optimizer}: {case.framework} offers {', '.join(SUPPORT[case.framework].optimizers)}"
+        ),
+    ),
+    Rule(
+        id="pipeline_method",
+        sentence="the framework runs the method in a pipeline",
+        source="table of planner/rules/frameworks.py, with the source of each row",
+        reads=("pp",),
+        holds=_pipeline_method,
+        given=lambda case, layout: f"pp={show(layout.degrees.pp)} with method {case.training.method} in {case.framework}: pp must be 1",
+        vary=("pp",),
+    ),
+    Rule(
+        id="qlora_tp",
+        sentence="4-bit base weights are not cut by tensor parallelism",
+        source="bitsandbytes Params4bit (packed blocks); PEFT docs",
+        reads=("tp",),
+        holds=_quantised_tp,
+        given=lambda case, layout: f"tp={show(layout.degrees.tp)} with method qlora: tp must be 1",
+        vary=("tp",),
+    ),
+    Rule(
+        id="bf16_device",
+        sentence="bf16 needs hardware for it (compute capability 8.0 on NVIDIA)",
+        source="DeepSpeed runtime/engine.py:1679; accelerate accelerator.py:572",
+        reads=(),
+        holds=lambda case, layout: case.training.precision != "bf16" or case.pool.gpu.bf16_supported,
+        given=lambda case, layout: f"precision bf16: {case.pool.gpu.name} has no bf16 units; try --precision fp16",
+    ),
+    Rule(
+        id="fp8_device",
+        sentence="fp8 needs hardware for it (compute capability 8.9 on NVIDIA)",
+        source="Transformer Engine pytorch/fp8.py (check_fp8_support)",
+        reads=(),
+        holds=lambda case, layout: case.training.precision != "fp8" or case.pool.gpu.fp8_supported,
+        given=lambda case, layout: f"precision fp8: {case.pool.gpu.name} has no fp8 units; try --precision bf16",
+    ),
+    Rule(
+        id="flash_device",
+        sentence="FlashAttention-2 needs compute capability 8.0",
+        source="flash-attn README (Ampere, Ada or Hopper)",
+        reads=(),
+        holds=_flash,
+        given=lambda case, layout: (
+            f"attention flash: {case.pool.gpu.name} has compute capability {case.pool.gpu.compute_capability}, below 8.0;"
+            " try --attention eager"
+        ),
+    ),
+    Rule(
+        id="inference",
+        sentence="inference recomputes and offloads nothing and runs no backward",
+        source="planner",
+        reads=("recompute", "offload", "schedule"),
+        holds=_idle,
+        given=lambda case, layout: (
+            f"method inference with recompute={layout.choices.recompute}, offload={layout.choices.offload},"
+            f" schedule={layout.choices.schedule}: none, none and 1f1b are meant"
+        ),
+    ),
+    Rule(
+        id="tp_node",
+        sentence="tensor parallelism stays inside one fast-link domain (lifted by fixing tp)",
+        source="planner; Narayanan et al. 2021 (arXiv 2104.04473), takeaway 1",
+        reads=("tp",),
+        holds=_tp_node,
+        given=lambda case, layout: f"tp={show(layout.degrees.tp)} exceeds the {tp_ranks(case)} GPUs that the fast link joins",
+        vary=("tp",),
+        kind="preference",
+    ),
+    Rule(
+        id="zero_ranks",
+        sentence="a ZeRO stage that shards needs more than one rank to shard over",
+        source="planner",
+        reads=("dp", "cp", "zero", "offload"),
+        holds=_zero_ranks,
+        given=lambda case, layout: f"zero={layout.choices.zero} with dp × cp = 1 shards nothing",
+        vary=("zero",),
+        kind="canonical",
+    ),
+    Rule(
+        id="shard_group_whole",
+        sentence="a shard group of all dp × cp ranks is no group",
+        source="planner",
+        reads=("dp", "cp", "shard_group"),
+        holds=lambda case, layout: np.asarray(num(layout.degrees.shard_group) != num(layout.degrees.dp) * layout.degrees.cp),
+        given=lambda case, layout: f"shard_group={show(layout.degrees.shard_group)} is all ranks; leave it out",
+        kind="canonical",
+    ),
+    Rule(
+        id="offload_target_used",
+        sentence="an offload target is named only where something is offloaded",
+        source="planner",
+        reads=("offload", "offload_target"),
+        holds=lambda case, layout: layout.choices.offload != "none" or layout.choices.offload_target == "host",
+        given=lambda case, layout: "offload_target=nvme without offload",
+        kind="canonical",
+    ),
+)

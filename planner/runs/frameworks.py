@@ -1,0 +1,130 @@
+"""What a code base does where a row does not say: the entries of frameworks.toml, looked up by name and by the source's own words."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cost_models.training import Framework, Implementation, Loss
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_PATH = Path(__file__).parent / "frameworks.toml"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Lora(_Entry):
+    """Adapter settings."""
+
+    rank: int
+    targets: tuple[str, ...]
+    dropout: float
+    head: bool = False
+    """An adapter on the language-model head too."""
+
+
+class Habits(_Entry):
+    """Defaults of one code base; see the head of frameworks.toml."""
+
+    runs_as: Framework = "megatron"
+    recompute: Literal["none", "selective", "full"] = "none"
+    recompute_sharded: Literal["none", "selective", "full"] | None = None
+    """Default where the states are sharded over several ranks."""
+    zero: Literal[0, 1, 2, 3] = 0
+    zero_multi: Literal[0, 1, 2, 3] | None = None
+    """Default on several GPUs."""
+    zero1_since: str = ""
+    """Date before which nothing was sharded by default."""
+    sequence_parallel_since: str = "9999"
+    flash_since: str = "9999"
+    implementation: Implementation | None = None
+    loss: Loss | None = None
+    regime: str | None = None
+    vocab_multiple: int | None = None
+    compile: bool | None = None
+    precision: str = "bf16"
+    quantization: str = "nf4"
+    kbit_prepare: bool = False
+    padding: bool = False
+    """A padding mask is passed to the attention kernel."""
+    lora: Lora | None = None
+    extra: dict[str, str] = Field(default_factory=dict)
+    origin: str = ""
+
+
+class _Detail(_Entry):
+    """Overrides for rows whose `framework_detail` matches."""
+
+    match: str
+    regime: str | None = None
+    recompute: Literal["none", "selective", "full"] | None = None
+    quantization: str | None = None
+    kbit_prepare: bool | None = None
+    padding: bool | None = None
+    lora: Lora | None = None
+    extra: dict[str, str] = Field(default_factory=dict)
+    origin: str = ""
+
+
+class _Recipe(_Entry):
+    match: str
+    lora: Lora
+
+
+@cache
+def _file() -> tuple[dict[str, Habits], tuple[_Detail, ...], tuple[_Recipe, ...]]:
+    table: dict[str, Any] = tomllib.loads(_PATH.read_text(encoding="utf-8"))
+    details = tuple(_Detail(**entry) for entry in table.pop("detail"))
+    recipes = tuple(_Recipe(**entry) for entry in table.pop("recipe"))
+    return {name: Habits(**entry) for name, entry in table.items()}, details, recipes
+
+
+def framework_names() -> tuple[str, ...]:
+    """Names that the column `framework` may hold."""
+    return tuple(_file()[0])
+
+
+@cache
+def habits(framework: str, detail: str, *, model_parallel: bool) -> Habits | None:
+    """Return the defaults of `framework` with what its `detail` overrides; None for an unknown name.
+
+    `model_parallel`: the row uses tensor or pipeline parallelism, so that an unnamed framework is taken for Megatron-LM.
+    """
+    table, details, _ = _file()
+    name = framework.lower() or "other"
+    if name == "other":
+        name = _named_in(detail.lower(), table) or ("megatron" if model_parallel else "other")
+    entry = table.get(name)
+    if entry is None:
+        return None
+    changes: dict[str, Any] = {}
+    extra = dict(entry.extra)
+    for item in details:
+        if re.search(item.match, detail):
+            given = item.model_dump(exclude_none=True, exclude={"match", "extra", "origin"})
+            changes |= {key: getattr(item, key) for key in given}
+            extra |= item.extra
+    return entry.model_copy(update={**changes, "extra": extra})
+
+
+def _named_in(detail: str, table: dict[str, Habits]) -> str | None:
+    """A framework whose name the source's own words begin with."""
+    names = sorted((n for n in table if n not in ("other", "hf", "jax")), key=len, reverse=True)
+    return next((name for name in names if detail.startswith(name)), None)
+
+
+@cache
+def recipe_lora(recipe: str) -> Lora | None:
+    """Return the adapter settings of a named recipe file, None where it has none."""
+    return next((item.lora for item in _file()[2] if re.search(item.match, recipe)), None)
