@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
+from cost_models.architecture import Shape
 from cost_models.hub.files import read_toml
+from hardware.units import GIGA
 
 FOLDER = Path(__file__).parent / "architectures"
 INDEX = FOLDER / "index.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Entry(Shape):
     """One model of the catalogue, as lists show it."""
 
     id: str
@@ -49,49 +51,43 @@ class Entry:
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all models, by id without regard to case."""
-    known = {row["id"]: _entry(row) for row in json.loads(INDEX.read_text(encoding="utf-8"))} if INDEX.exists() else {}
-    files = {entry.file.name for entry in known.values()}
+    known = TypeAdapter(tuple[Entry, ...]).validate_json(INDEX.read_bytes()) if INDEX.exists() else ()
+    files = {entry.file.name for entry in known}
     fresh = [entry_of(path) for path in FOLDER.glob("*.toml") if path.name not in files]
-    return tuple(sorted([*known.values(), *fresh], key=lambda entry: entry.id.lower()))
+    return tuple(sorted((*known, *fresh), key=_order))
 
 
 def entry_of(path: Path) -> Entry:
     """Return the index entry of a catalogue file."""
     table = read_toml(path)
-    facts = table.get("facts")
-    return _entry({**table, **_figures(facts if isinstance(facts, Mapping) else {}), "experts": _experts(table.get("moe"))})
+    facts, moe = table.get("facts"), table.get("moe")
+    figures = facts if isinstance(facts, Mapping) else {}
+    row = {
+        **{key: table.get(key) for key in ("id", "aliases", "family", "layers", "hidden")},
+        "experts": moe["num_experts"] if isinstance(moe, Mapping) else 0,
+        "parameters": figures.get("exact_total"),
+        "active_parameters": figures.get("exact_active"),
+        "active_without_token_embedding": figures.get("exact_active_without_token_embedding"),
+        "mtp_parameters": figures.get("mtp_extra_params", 0),
+        "vision_parameters": table.get("vision_parameters", 0),
+        "published": _units(figures.get("published_total_b")),
+        "published_active": _units(figures.get("published_active_b")),
+    }
+    return Entry.model_validate(row)
 
 
 def rebuilt() -> str:
     """Return the text of the index as the files have it."""
-    rows = sorted((asdict(entry_of(path)) for path in FOLDER.glob("*.toml")), key=lambda row: str(row["id"]).lower())
-    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
+    rows = sorted((entry_of(path) for path in FOLDER.glob("*.toml")), key=_order)
+    return "[\n" + ",\n".join(json.dumps(row.model_dump(mode="json"), ensure_ascii=False) for row in rows) + "\n]\n"
 
 
-def _figures(facts: Mapping[str, object]) -> dict[str, object]:
-    return {
-        "parameters": facts.get("exact_total"),
-        "active_parameters": facts.get("exact_active"),
-        "active_without_token_embedding": facts.get("exact_active_without_token_embedding"),
-        "mtp_parameters": facts.get("mtp_extra_params", 0),
-        "published": _units(facts.get("published_total_b")),
-        "published_active": _units(facts.get("published_active_b")),
-    }
+def _order(entry: Entry) -> str:
+    return entry.id.lower()
 
 
 def _units(billions: object) -> float | None:
-    return round(billions * 1e9) * 1.0 if isinstance(billions, (int, float)) else None
-
-
-def _experts(moe: object) -> object:
-    return moe["num_experts"] if isinstance(moe, Mapping) else 0
-
-
-def _entry(row: Mapping[str, object]) -> Entry:
-    values = {name: row.get(name) for name in Entry.__dataclass_fields__}
-    values["aliases"] = tuple(row.get("aliases") or ())  # type: ignore[arg-type]
-    values["vision_parameters"] = row.get("vision_parameters") or 0
-    return Entry(**values)  # type: ignore[arg-type]
+    return float(round(billions * GIGA)) if isinstance(billions, (int, float)) else None
 
 
 if __name__ == "__main__":

@@ -6,22 +6,23 @@ from cost_models.architecture import Architecture
 from cost_models.layout import Layout
 from cost_models.memory.total import memory
 from cost_models.result import Cost
-from cost_models.stages import stages
+from cost_models.stages import Stages, stages
 from cost_models.throughput.step import step_time
 from cost_models.training import Training
 from cost_models.transformer import model_ops
 from hardware.spec import Pool
 
 
-def cost(architecture: Architecture, training: Training, layout: Layout, pool: Pool, *, every: bool = False) -> Cost:
+def cost(architecture: Architecture, training: Training, layout: Layout, pool: Pool, *, every: bool = False, held: Stages | None = None) -> Cost:
     """Return memory and time of `layout` on `pool`.
 
     `layout` may be a batch of N layouts with common choices (degrees of shape (N, 1)): then totals are (N,) and stage values
-    (N, K). `every` evaluates all pipeline stages of a single layout instead of the decisive ones.
+    (N, K). `every` evaluates all pipeline stages of a single layout instead of the decisive ones. `held` evaluates the stages that it
+    describes, whether or not they make up a model: their stage values (bytes and seconds) are then meant, not the totals.
     """
     ops = model_ops(architecture, training, layout)
-    held = stages(architecture, layout, every=every)
+    looked_at = stages(architecture, layout, every=every) if held is None else held
     return Cost(
-        memory=memory(architecture, training, layout, pool, ops, held),
-        time=step_time(architecture, training, layout, pool, ops, held),
+        memory=memory(architecture, training, layout, pool, ops, looked_at),
+        time=step_time(architecture, training, layout, pool, ops, looked_at),
     )

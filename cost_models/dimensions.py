@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cost_models.architecture import Architecture, Mla, Moe
-from cost_models.model_laws import ModelError, build, nearest, or_list, shown, size_problem
+from cost_models.model_laws import LIMITS, ModelError, build, nearest, or_list, shown, size_problem, size_problems
 
 SYNONYMS: Mapping[str, str] = {
     "experts": "num_experts",
@@ -60,6 +60,9 @@ def from_dimensions(given: Mapping[str, object], label: str = "dimensions") -> D
     problems = [f"{key} is missing" for key in ("layers", "hidden") if fields.get(key) is None]
     if problems:
         raise ModelError(f"{label}: {'; '.join(problems)}: a model needs layers and hidden at least")
+    problems = size_problems({**fields, **moe, **mla})
+    if problems:
+        raise ModelError(f"{label}: {'; '.join(problems)}")
     assumed: list[str] = []
     gated = fields.setdefault("gated_mlp", True)
     block = LLAMA_BLOCK if gated else GPT_BLOCK
@@ -85,12 +88,16 @@ def changed(base: Architecture, changes: Mapping[str, object], label: str) -> Di
     """Return `base` with some fields replaced; fields that follow from a replaced one follow, and `assumed` says so."""
     fields, moe, mla = _sorted(changes, label)
     old = base.model_dump()
+    fields = _differing(fields, old)
+    moe, mla = _differing(moe, old["moe"] or {}), _differing(mla, old["mla"] or {})
+    if not (fields or moe or mla):
+        return Dimensions(architecture=base, assumed=())
     assumed = [f"{key} {shown(value)} instead of {shown(old.get(key))}" for key, value in fields.items() if key != "id"]
     if "heads" in fields and "kv_heads" not in fields and base.mla is None and base.kv_heads == base.heads:
         fields["kv_heads"] = fields["heads"]
         assumed.append("kv_heads follows heads")
     if {"hidden", "heads"} & set(fields) and "head_dim" not in fields and base.mla is None:
-        assumed.append(f"head_dim stays {base.head_dim}")
+        assumed.append(_head_dim(base, fields, label))
     if {"heads", "kv_heads", "head_dim", "qk_norm"} & set(fields) and "qk_norm_weights" not in fields:
         old["qk_norm_weights"] = None
     merged = {**old, "aliases": (), **fields}
@@ -104,9 +111,27 @@ def changed(base: Architecture, changes: Mapping[str, object], label: str) -> Di
         assumed += [f"{key} {shown(value)}" for key, value in mla.items()]
         if "head_dim" not in fields and {"qk_nope_head_dim", "qk_rope_head_dim"} <= set(merged["mla"]):
             merged["head_dim"] = _sum(merged["mla"]["qk_nope_head_dim"], merged["mla"]["qk_rope_head_dim"])
-    if "id" not in fields and (fields or moe or mla):
+    if "id" not in fields:
         merged["id"] = f"{base.id} ({', '.join(f'{key}={shown(value)}' for key, value in {**fields, **moe, **mla}.items())})"
     return Dimensions(architecture=build(with_qk_norm(merged), label), assumed=tuple(assumed))
+
+
+def _differing(fields: Mapping[str, object], old: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in fields.items() if key not in old or value != old[key] or type(value) is not type(old[key])}
+
+
+def _head_dim(base: Architecture, fields: dict[str, object], label: str) -> str:
+    """Let head_dim follow where the base has hidden = heads × head_dim; say what was done."""
+    if base.heads * base.head_dim != base.hidden:
+        return f"head_dim stays {base.head_dim}"
+    sizes = {"hidden": base.hidden, "heads": base.heads, **fields}
+    hidden, heads = _need(sizes, "hidden", label), _need(sizes, "heads", label)
+    if hidden % heads:
+        raise ModelError(f"{label}: hidden = {hidden} is not a multiple of {heads} heads; give head_dim")
+    if hidden // heads == base.head_dim:
+        return f"head_dim stays {base.head_dim}"
+    fields["head_dim"] = hidden // heads
+    return f"head_dim {hidden // heads}, hidden / heads"
 
 
 def with_qk_norm(fields: Mapping[str, object]) -> dict[str, object]:
@@ -151,7 +176,7 @@ def _attention(fields: dict[str, object], mla: dict[str, object], assumed: list[
     if mla:
         missing = [key for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim") if key not in mla]
         if missing or "heads" not in fields:
-            raise ModelError(f"{label}: latent attention needs {or_list(missing or ['heads'])} too")
+            raise ModelError(f"{label}: latent attention needs {', '.join(missing or ['heads'])} too")
         fields["head_dim"] = _sum(mla["qk_nope_head_dim"], mla["qk_rope_head_dim"])
         fields.setdefault("kv_heads", fields["heads"])
         return
@@ -198,7 +223,7 @@ def _mlp(fields: dict[str, object], moe: dict[str, object], assumed: list[str], 
 
 def _need(fields: Mapping[str, object], key: str, label: str) -> int:
     value = fields.get(key)
-    problem = size_problem(key, value, 10**9)
+    problem = size_problem(key, value, LIMITS[key])
     if problem:
         raise ModelError(f"{label}: {problem}")
     assert isinstance(value, int)

@@ -22,6 +22,10 @@ LIMITS: Mapping[str, int] = {
     "embed_proj_dim": 1_000_000,
     "sliding_window": 10_000_000_000,
     "mtp_layers": 100,
+    "norms_per_layer": 8,
+    "qk_norm_weights": 1_000_000_000,
+    "full_attention_every": 10_000,
+    "vision_parameters": 1_000_000_000_000,
     "num_experts": 100_000,
     "topk": 100_000,
     "moe_ffn_hidden": 10_000_000,
@@ -96,12 +100,14 @@ def build(fields: Mapping[str, object], label: str) -> Architecture:
     """
     problems: list[str] = []
     values = dict(fields)
+    if isinstance(values.get("id"), str):
+        values["id"] = one_line(str(values["id"]))
     for key, kind in (("moe", Moe), ("mla", Mla)):
         part = values.get(key)
         if isinstance(part, Mapping):
-            problems += _sizes(part)
+            problems += size_problems(part)
             values[key] = _validated(kind, part, problems)
-    problems += _sizes(values)
+    problems += size_problems(values)
     aliases = values.get("aliases")
     if isinstance(aliases, list):
         values["aliases"] = tuple(aliases)
@@ -152,9 +158,11 @@ def divisors_near(number: int, wanted: int, count: int = 3) -> list[int]:
     return sorted(sorted(divisors, key=lambda d: (abs(d - wanted), d))[:count])
 
 
-def _sizes(values: Mapping[str, object]) -> list[str]:
+def size_problems(values: Mapping[str, object]) -> list[str]:
+    """Return what is wrong with the sizes among `values` (fields by name), in words."""
     optional = {"max_positions", "embed_proj_dim", "sliding_window", "q_lora_rank"}
-    from_zero = {"learned_positions", "mtp_layers", "shared_experts", "shared_ffn_hidden", "first_k_dense"}
+    from_zero = {"learned_positions", "mtp_layers", "norms_per_layer", "qk_norm_weights", "full_attention_every", "vision_parameters"}
+    from_zero |= {"shared_experts", "shared_ffn_hidden", "first_k_dense"}
     found = []
     for key, limit in LIMITS.items():
         if key not in values or (values[key] is None and key in optional):
@@ -181,6 +189,12 @@ def _sentence(kind: type[Architecture] | type[Moe] | type[Mla], law: str, key: s
         near = nearest(key, kind.model_fields)
         return f"{key} is no field of a model" + (f"; did you mean {or_list(near)}?" if near else "")
     if law == "literal_error":
-        return f"{key} = {shown(value)} must be {context.get('expected', 'another word')}".replace("'", "")
-    words = {"bool_type": "true or false", "int_type": "a whole number", "string_type": "text", "greater_than": f"above {context.get('gt')}"}
+        words_allowed = str(context.get("expected", "another word")).replace("'", "")
+        return f"{key} = {shown(value)} must be {words_allowed}"
+    words = {
+        "bool_type": "true or false",
+        "int_type": "a whole number",
+        "string_type": "text",
+        "greater_than": f"above {context.get('gt')}",
+    }
     return f"{key} = {shown(value)} must be {words.get(law, 'of another kind (' + law + ')')}"

@@ -54,7 +54,7 @@ def resolve(training: Training) -> Stack:
 
 def _implementation(training: Training) -> Implementation:
     if training.framework in MEGATRON:
-        return "megatron-unfused" if training.attention == "eager" else "megatron"
+        return "megatron"
     compiled = training.framework in ("torchtitan",) if training.compile is None else training.compile
     return "compiled" if compiled else "hf"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.architecture import Architecture
-from cost_models.layout import Layout
+from cost_models.layout import Choices, Degrees, Layout
 from cost_models.numeric import Num, num
 
 
@@ -58,8 +59,7 @@ def layer_kinds(architecture: Architecture) -> tuple[tuple[LayerKind, ...], npt.
 def stages(architecture: Architecture, layout: Layout, *, every: bool = False) -> Stages:
     """Return the stages to evaluate.
 
-    A batch looks at the first, the second and the last stage: with the balanced split no other stage holds more layers, more
-    micro-batches in flight or more work than one of these. `every` (single layouts only) returns all of them, as do layouts
+    A batch looks at the decisive stages (see `decisive`). `every` (single layouts only) returns all of them, as do layouts
     with explicit `stage_layers`.
     """
     d = layout.degrees
@@ -71,9 +71,40 @@ def stages(architecture: Architecture, layout: Layout, *, every: bool = False) -
             raise ValueError("every stage can be listed for a single layout only")
         index = np.arange(int(pp), dtype=np.float64)
     else:
-        column = pp if pp.ndim else pp.reshape(1)
-        index = np.concatenate([column * 0.0, np.minimum(1.0, column - 1.0), column - 1.0], axis=-1)
+        index = decisive(architecture, pp, d.vpp)
     return _balanced(architecture, layout, index)
+
+
+def decisive(architecture: Architecture, pp: Num, vpp: Num) -> npt.NDArray[np.float64]:
+    """Return the positions of the stages that can hold the most memory or work under the balanced split, (K,) or (N, K).
+
+    First and last hold embedding and head. Among the others a later stage has fewer micro-batches in flight, so it matters only if it
+    holds more layers of some kind than each stage before it: the second, and where kinds differ perhaps a few more. Rows with fewer
+    of them repeat the second.
+    """
+    p = num(pp)
+    column = p if p.ndim else p.reshape(1)
+    second = np.minimum(1.0, column - 1.0)
+    columns = [column * 0.0, second]
+    if architecture.moe is not None or architecture.sliding_window is not None:
+        chunks = np.broadcast_arrays(column, num(vpp) if p.ndim else num(vpp).reshape(1))
+        pairs, inverse = np.unique(np.stack([c.reshape(-1) for c in chunks], axis=1), axis=0, return_inverse=True)
+        records = [_records(architecture, int(a), int(b)) for a, b in pairs]
+        table = np.array([[*r, *(1,) * (max(map(len, records)) - len(r))] for r in records], dtype=np.float64)
+        more = table[inverse.reshape(-1)]
+        columns += [np.minimum(more[:, k : k + 1] if p.ndim else more[0, k : k + 1], column - 1.0) for k in range(more.shape[1])]
+    return np.concatenate([*columns, column - 1.0], axis=-1)
+
+
+@lru_cache(maxsize=4096)
+def _records(architecture: Architecture, pp: int, vpp: int) -> tuple[int, ...]:
+    """Stages from the third to the last but one that hold more layers of some kind than each stage from the second on before them."""
+    if pp < 4:
+        return ()
+    layout = Layout(degrees=Degrees(pp=float(pp), vpp=float(vpp)), choices=Choices())
+    counts = np.stack([num(c) for c in _balanced(architecture, layout, np.arange(1.0, pp - 1.0)).kind_layers])
+    best = np.maximum.accumulate(counts, axis=1)
+    return tuple(int(s) + 2 for s in np.flatnonzero((counts[:, 1:] > best[:, :-1]).any(axis=0)))
 
 
 def _balanced(architecture: Architecture, layout: Layout, index: npt.NDArray[np.float64]) -> Stages:

@@ -135,7 +135,7 @@ def count_parameters(architecture: Architecture) -> Counts:
     return Counts(
         parameters=round(total),
         active_parameters=round(total - idle),
-        non_embedding=round(total - tokens - positions - unshared),
+        non_embedding=round(total - tokens - positions - by_kind.get("head", 0.0)),
         active_without_token_embedding=round(total - idle - unshared),
         mtp_parameters=round(add_up(modules)),
     )

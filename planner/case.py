@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cost_models.architecture import Architecture
 from cost_models.training import Framework, Training
@@ -18,8 +20,13 @@ class Case:
     pool: Pool
     margin: float = 0.05
     """Part of the capacity that stays free."""
-    fixed: frozenset[str] = frozenset()
-    """Layout fields that the user gave: planner's own preferences about them are lifted."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Layout field (of Degrees or Choices) -> the value that the user fixed: planner's own preferences about it are lifted."""
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Names of the fixed fields."""
+        return frozenset(self.given)
 
     @property
     def framework(self) -> Framework:

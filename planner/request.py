@@ -119,7 +119,7 @@ class Resolved:
             training=training,
             pool=pool or self.cluster.pools[0],
             margin=self.margin,
-            fixed=frozenset(self.fixed),
+            given=self.fixed,
         )
 
 

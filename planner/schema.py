@@ -290,6 +290,8 @@ class BareSizeRecord(Record):
     """The public architecture that is taken."""
     could_mean: list[str]
     """What else the name could mean."""
+    why: str
+    """Why that one is taken."""
 
 
 class ModelsDocument(Document):

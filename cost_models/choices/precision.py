@@ -39,6 +39,8 @@ class Regime:
     """Optimizer moments of embedding, head, norms, biases and routers."""
     cast_bytes: float = 0.0
     """Copies of the linear weights in the compute type that autocast keeps (unsharded)."""
+    flat_step: bool = False
+    """The optimizer step works on flat copies of gradients (DeepSpeed)."""
     optimizer_from: int = 1
     """ZeRO stage from which master and moments are divided over the data-parallel ranks."""
     gradient_from: int = 2
@@ -73,6 +75,7 @@ def _regime(
     *,
     cast_bytes: float = 0.0,
     frozen_bytes: float = 2.0,
+    flat_step: bool = False,
 ) -> Regime:
     """Make a regime of (weight, gradient, main gradient, master, state element), (reduce, gather) and the ZeRO stages from which
     (optimizer, gradient, main gradient, weight) are divided."""
@@ -91,6 +94,7 @@ def _regime(
         frozen_bytes=frozen_bytes,
         live_gradient_bytes=travel[1],
         cast_bytes=cast_bytes,
+        flat_step=flat_step,
         optimizer_from=stages[0],
         gradient_from=stages[1],
         main_gradient_from=stages[2],
@@ -111,6 +115,13 @@ REGIMES: dict[str, Regime] = {
             _MEGATRON,
             (2.0, 0.0, 4.0, 4.0, 4.0),
             (4.0, 2.0),
+        ),
+        _regime(
+            "megatron-fp16",
+            "16-bit weights and gradients (fp32 accumulation is set for bf16 alone), fp32 master and moments",
+            "Megatron-LM megatron/training/arguments.py (accumulate_allreduce_grads_in_fp32 with bf16)",
+            (2.0, 0.0, 2.0, 4.0, 4.0),
+            (2.0, 2.0),
         ),
         _regime(
             "megatron-bf16-gradients",
@@ -139,6 +150,7 @@ REGIMES: dict[str, Regime] = {
             _DEEPSPEED,
             (2.0, 2.0, 0.0, 4.0, 4.0),
             (2.0, 2.0),
+            flat_step=True,
         ),
         _regime(
             "deepspeed-fp32-gradients",
@@ -146,6 +158,7 @@ REGIMES: dict[str, Regime] = {
             "DeepSpeed runtime/bf16_optimizer.py (grad_acc_dtype fp32)",
             (2.0, 2.0, 4.0, 4.0, 4.0),
             (4.0, 2.0),
+            flat_step=True,
         ),
         _regime(
             "bf16-optimizer",
@@ -154,6 +167,7 @@ REGIMES: dict[str, Regime] = {
             (2.0, 2.0, 4.0, 4.0, 4.0),
             (4.0, 2.0),
             (0, 4, 4, 4),
+            flat_step=True,
         ),
         _regime(
             "zero-paper",
@@ -219,6 +233,7 @@ REGIMES: dict[str, Regime] = {
             _DEEPSPEED,
             (2.0, 2.0, 0.0, 4.0, 4.0),
             (2.0, 2.0),
+            flat_step=True,
         ),
         _regime(
             "inference",
@@ -285,8 +300,8 @@ def default_name(training: Training, choices: Choices) -> str:
         return _adapter_name(training)
     if training.precision == "fp32":
         return "fp32"
-    if training.framework == "megatron-deepspeed" and training.precision == "fp16":
-        return "deepspeed"
+    if training.precision == "fp16" and training.framework in ("megatron", "megatron-deepspeed"):
+        return "megatron-fp16" if training.framework == "megatron" else "deepspeed"
     return _DEFAULT_16BIT[training.framework]
 
 

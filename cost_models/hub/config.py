@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cost_models.architecture import Architecture
-from cost_models.hub.families import BY_CLASS, BY_TYPE, FAMILIES, WRAPPER_CLASSES, WRAPPERS, Family
-from cost_models.hub.files import read_json
+from cost_models.hub.experts import Fields, whole
+from cost_models.hub.families import Family, table
+from cost_models.hub.files import is_folder, read_json
 from cost_models.hub.keys import Keys
-from cost_models.hub.quirks import Fields, whole
-from cost_models.hub.refused import refusal, squeezed, stem
+from cost_models.hub.quirks import QUIRKS
+from cost_models.hub.refused import SCOPE, refusal, stem
 from cost_models.hub.vision import vision_parameters
 from cost_models.hub.windows import read_window
 from cost_models.model_laws import ModelError, build, nearest, or_list, shown
@@ -46,14 +47,12 @@ def read_config(path: Path, overrides: Mapping[str, int] | None = None) -> HubMo
 
     Raises ModelError, one line that names the file, the keys and the laws, or the architecture that planner does not describe.
     """
-    if path.is_dir():
-        inner = path / CONFIG_NAME
-        if not inner.exists():
-            what = "a diffusion pipeline (model_index.json), which planner does not describe" if (path / "model_index.json").exists() else (
-                f"a folder without {CONFIG_NAME}"
-            )
-            raise ModelError(f"{path}: {what}")
-        path = inner
+    if is_folder(path):
+        if (path / "model_index.json").exists():
+            raise ModelError(f"{path}: a diffusion pipeline (model_index.json); {SCOPE}")
+        if not (path / CONFIG_NAME).exists():
+            raise ModelError(f"{path}: a folder without {CONFIG_NAME}")
+        path = path / CONFIG_NAME
     return parse_config(read_json(path), str(path), overrides)
 
 
@@ -62,7 +61,7 @@ def parse_config(values: Mapping[str, object], label: str, overrides: Mapping[st
     top = Keys(values)
     family, keys, wrapper = _recognise(top, label)
     fields = _fields(keys, top, family, overrides or {})
-    fields["id"] = _identifier(top, label)
+    fields["id"] = _identifier(label)
     fields["source"] = f"{label} ({top.text('model_type', default=family.model_types[0])})"
     if not top.problems and wrapper is not None:
         fields["vision_parameters"] = vision_parameters(wrapper, top, whole(fields, "hidden"))
@@ -70,13 +69,12 @@ def parse_config(values: Mapping[str, object], label: str, overrides: Mapping[st
         top.warnings.append("its quantization_config is not read: precision is a choice of the training")
     if top.problems:
         raise ModelError(f"{label}: " + "; ".join(dict.fromkeys(top.problems)))
-    return HubModel(architecture=build(fields, label), assumed=tuple(top.assumed), warnings=tuple(f"{label}: {text}" for text in top.warnings))
+    warnings = tuple(f"{label}: {text}" for text in top.warnings)
+    return HubModel(architecture=build(fields, label), assumed=tuple(top.assumed), warnings=warnings)
 
 
-def _identifier(top: Keys, label: str) -> str:
-    name = top.get("_name_or_path")
-    if isinstance(name, str) and name.strip():
-        return name.strip()
+def _identifier(label: str) -> str:
+    """Return a name for the model: `_name_or_path` would be the model that a fine-tune started from, so the folder or file names it."""
     path = Path(label)
     return path.parent.name if path.name == CONFIG_NAME and path.parent.name else path.stem or label
 
@@ -92,35 +90,30 @@ def _recognise(top: Keys, label: str) -> tuple[Family, Keys, str | None]:
     model_type, classes = top.text("model_type", default=""), _classes(top)
     if top.problems:
         raise ModelError(f"{label}: " + "; ".join(top.problems))
-    known = model_type in BY_TYPE or model_type in WRAPPERS or any(name in BY_CLASS or name in WRAPPER_CLASSES for name in classes)
-    refused = refusal((model_type,), () if known and model_type else classes)
-    if refused:
-        raise ModelError(f"{label}: {refused}; planner plans decoders with MHA, GQA or MLA, dense or MoE")
+    by_type, wrapper = table().by_type(model_type), table().wrapped(model_type, classes)
+    named = bool(model_type) and (by_type or wrapper or table().by_class(classes)) is not None
+    _refuse(label, (model_type,), () if named else classes)
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if top.flag(key, False):
-            raise ModelError(f"{label}: {key} = true, an encoder-decoder model; planner plans decoders only")
-    wrapper = model_type if model_type in WRAPPERS else None if model_type in BY_TYPE else _first(classes, WRAPPER_CLASSES)
-    if wrapper is not None:
-        text = top.part("text_config") or top
-        inner = text.text("model_type", default="") if text is not top else ""
-        family = BY_TYPE.get(inner) or _by_class(text) or BY_TYPE[WRAPPERS[wrapper]]
-        refused = refusal((inner,), ())
-        if refused:
-            raise ModelError(f"{label}: text_config is {refused}; planner plans decoders with MHA, GQA or MLA, dense or MoE")
-        return family, text, wrapper
-    return _plain(top, label, model_type, classes), top, None
+            raise ModelError(f"{label}: {key} = true, an encoder-decoder model; {SCOPE}")
+    if wrapper is None or (by_type is not None and wrapper.model_type != model_type):
+        return _plain(top, label, model_type, classes), top, None
+    text = top.part("text_config") or top
+    inner = text.text("model_type", default="") if text is not top else ""
+    _refuse(f"{label}: text_config", (inner,), ())
+    family = table().by_type(inner) or table().by_class(_classes(text)) or table().by_type(wrapper.text)
+    assert family is not None
+    return family, text, wrapper.model_type
 
 
-def _first(classes: tuple[str, ...], table: Mapping[str, str]) -> str | None:
-    return next((table[name] for name in classes if name in table), None)
-
-
-def _by_class(keys: Keys) -> Family | None:
-    return next((BY_CLASS[name] for name in _classes(keys) if name in BY_CLASS), None)
+def _refuse(label: str, names: tuple[str, ...], classes: tuple[str, ...]) -> None:
+    refused = refusal(names, classes)
+    if refused:
+        raise ModelError(f"{label}: {refused}; {SCOPE}")
 
 
 def _plain(top: Keys, label: str, model_type: str, classes: tuple[str, ...]) -> Family:
-    family, by_class = BY_TYPE.get(model_type), _by_class(top)
+    family, by_class = table().by_type(model_type), table().by_class(classes)
     if family is None and by_class is None:
         raise ModelError(f"{label}: {_unknown(model_type, classes)}")
     if family is None:
@@ -140,14 +133,13 @@ def _unknown(model_type: str, classes: tuple[str, ...]) -> str:
     if not model_type and not classes:
         return "model_type and architectures are missing, so it is not known what its keys mean" + _advice()
     given = f"model_type '{model_type}'" if model_type else f"architecture {classes[0]}"
-    near = nearest(squeezed(model_type or classes[0]), [*BY_TYPE, *WRAPPERS], 2)
+    near = nearest(model_type or stem(classes[0]), table().names(), 2)
     hint = f" (nearest: {or_list(near)})" if near else ""
     return f"{given} is none that planner reads{hint}" + _advice()
 
 
 def _advice() -> str:
-    read = sorted({*(family.model_types[0] for family in FAMILIES), *WRAPPERS})
-    return f"; give its dimensions as flags or as a TOML file, or use one of: {', '.join(read)}"
+    return f"; give its dimensions as flags or as a TOML file, or use one of: {', '.join(table().names())}"
 
 
 def _fields(keys: Keys, top: Keys, family: Family, overrides: Mapping[str, int]) -> Fields:
@@ -166,18 +158,18 @@ def _fields(keys: Keys, top: Keys, family: Family, overrides: Mapping[str, int])
     fields["kv_heads"] = _kv_heads(keys, family, fields)
     fields["head_dim"] = _head_dim(keys, family, fields)
     fields["tied_embeddings"] = _tied(keys, top, family)
-    for key, (default, turned_on) in family.switches.items():
-        on = keys.flag(key, default)
-        for name in turned_on:
+    for key, switch in family.switches.items():
+        on = keys.flag(key, switch.default)
+        for name in switch.sets:
             fields[name] = on
     positions = _positions(keys, family)
-    fields["max_positions"] = positions if fields["positional"] != "alibi" else None
+    fields["max_positions"] = positions
     if fields["positional"] == "learned":
         fields["learned_positions"] = (positions or 1) + family.positions_extra
     if family.window is not None:
         read_window(keys, fields, family.window)
-    if family.quirk is not None:
-        family.quirk(keys, fields)
+    for quirk in family.quirks:
+        QUIRKS[quirk](keys, fields)
     _qk_norm_weights(fields)
     return fields
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from typing import TYPE_CHECKING
 
 from cost_models.model_laws import ModelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -46,6 +49,14 @@ def read_toml(path: Path) -> dict[str, object]:
         raise ModelError(f"{path}: TOML nested too deeply") from None
     except ValueError as error:
         raise ModelError(f"{path}: not valid TOML: {error}") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether `path` is a folder. Raises ModelError where that cannot be asked."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror if isinstance(error, OSError) else error}") from None
 
 
 def _text(path: Path, limit: int) -> str:

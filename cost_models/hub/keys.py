@@ -36,7 +36,10 @@ class Keys:
         self.problems.append(self.prefix + text)
 
     def size(self, field: str, *names: str, default: int | None = None, minimum: int = 1) -> int:
-        """Return the size under the first of `names` that is there, within the limits of `field`; else `default`, else note what is missing."""
+        """Return the size under the first of `names` that is there, within the limits of `field`; else `default`.
+
+        Without a default a missing key is a problem, and so are two names that disagree.
+        """
         present = [(name, self.values[name]) for name in names if self.values.get(name) is not None]
         if not present:
             if default is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+SCOPE = "planner plans decoders with MHA, GQA or MLA, dense or MoE"
+
 KINDS: Mapping[str, str] = {
     "a state-space or recurrent model": (
         "mamba mamba2 falcon_mamba rwkv rwkv5 rwkv6 rwkv7 rwkv_hybrid xlstm retnet hyena stripedhyena ttt hrm_text hrm"
@@ -38,7 +40,7 @@ KINDS: Mapping[str, str] = {
     ),
     "a diffusion model": (
         "unet unet2d unet2d_condition flux fluxtransformer2d sd3transformer2d dittransformer2d pixarttransformer2d transformer2d "
-        "autoencoderkl stable_diffusion stablediffusion llada dream diffusion_gemma cogvideoxtransformer3d wantransformer3d "
+        "autoencoderkl stable_diffusion diffusion llada dream diffusion_gemma cogvideoxtransformer3d wantransformer3d "
         "hunyuanvideotransformer3d qwenimagetransformer2d sdar"
     ),
     "a vision, audio or contrastive model": (
@@ -79,4 +81,16 @@ def refusal(names: tuple[str, ...], classes: tuple[str, ...]) -> str | None:
         kind = REFUSED.get(stem(name))
         if kind:
             return f"{name}, {kind}"
+    return None
+
+
+def refused_name(name: str) -> str | None:
+    """Return "mamba, a state-space …" if a typed model name begins with a refused family, else None."""
+    words = re.split(r"[-_\s]+", name.split("/")[-1])
+    letters = re.match(r"[A-Za-z]+", words[0])
+    starts = ["-".join(words[:count]) for count in (3, 2, 1)] + ([letters.group()] if letters else [])
+    for word in [*starts, *(word for word in words if squeezed(word) in {"t5", "mamba", "bert", "diffusion"})]:
+        kind = REFUSED.get(squeezed(word))
+        if kind:
+            return f"{word} is {kind}"
     return None

@@ -5,9 +5,10 @@ Closed forms of three towers (h width, f MLP width, p patch, c channels, t text 
 
 from __future__ import annotations
 
-from cost_models.hub.keys import Keys
+from typing import TYPE_CHECKING
 
-MAX_PIXELS = 100_000
+if TYPE_CHECKING:
+    from cost_models.hub.keys import Keys
 
 
 def vision_parameters(wrapper: str, keys: Keys, text_hidden: int) -> int:

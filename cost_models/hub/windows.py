@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from cost_models.hub.families import Window
-from cost_models.hub.keys import Keys
-from cost_models.hub.quirks import Fields, whole
+from typing import TYPE_CHECKING
+
+from cost_models.hub.experts import Fields, whole
 from cost_models.model_laws import shown
+
+if TYPE_CHECKING:
+    from cost_models.hub.families import Window
+    from cost_models.hub.keys import Keys
 
 FULL = "full_attention"
 SLIDING = ("sliding_attention", "chunked_attention")

@@ -134,7 +134,6 @@ def place(f: Fabric, group: Group) -> Placed:
     if f.in_switch:
         switch_rate = calibration("collectives").value("link_nvls_fraction")
         switch = np.where(together > 2.0, switch_rate, f.all_reduce)  # type: ignore[assignment]
-    hops = np.minimum(nodes - 1.0, 4.0 * np.log2(np.maximum(nodes, 1.0)))
     return Placed(
         size=n,
         together=together,
@@ -144,8 +143,8 @@ def place(f: Fabric, group: Group) -> Placed:
         exchange_seconds_per_byte=((together - 1.0) / n) / (rate * f.all_to_all),
         network_seconds_per_byte=crossing / (f.network_bytes_per_second * together),
         network_exchange_seconds_per_byte=crossing / (f.network_bytes_per_second * f.all_to_all_network),
-        base_seconds=several * (f.base_seconds + f.hop_seconds * (together - 1.0))
-        + outside * (f.network_base_seconds + f.network_hop_seconds * hops),
+        base_seconds=several * (f.base_seconds + f.hop_seconds * (n - 1.0))
+        + outside * (f.network_base_seconds + f.network_hop_seconds * (nodes - 1.0)),
     )
 
 

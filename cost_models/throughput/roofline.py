@@ -61,6 +61,8 @@ def rates(training: Training, stack: Software, gpu: Gpu) -> Rates:
     quantised = training.precision == "fp8"
     peak = _peak(gpu, "fp8") if quantised else wide_peak
     forward = value(gpu, "attention_forward_flash3" if stack.attention == "flash3" else "attention_forward_flash2")
+    if stack.attention == "triton":
+        forward *= value(gpu, "attention_triton")
     narrow = peak * value(gpu, "gemm_fraction_fp8") * stack.fp8_factor if quantised else wide_peak * fraction
     return Rates(
         gemm_flop_per_second=narrow,

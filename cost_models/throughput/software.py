@@ -14,17 +14,17 @@ from cost_models.training import Training
 from hardware.calibration import calibration
 from hardware.spec import Gpu
 
-Kernel = Literal["eager", "flash2", "flash3"]
-Graphs = Literal["none", "partial", "full"]
+Kernel = Literal["eager", "triton", "flash2", "flash3"]
 
 SWITCHES = {
     "class": "megatron_local, megatron_te, megatron_deepspeed, compiled, eager or hf: whose host time and traffic apply",
-    "attention_kernel": "eager, flash2 or flash3 (flash3 also stands for cuDNN on Hopper and later)",
-    "cuda_graphs": "none, partial (attention, router) or full (the whole iteration)",
-    "grad_overlap": "yes or no: gradient reduction behind backward",
-    "gather_overlap": "yes or no: parameter gather of the distributed optimizer behind forward",
-    "tp_overlap": "yes or no: tensor parallel collectives behind GEMMs",
-    "ep_overlap": "yes or no: expert all-to-all behind other work",
+    "attention_kernel": "eager, triton, flash2 or flash3 (flash3 also stands for cuDNN on Hopper and later)",
+    "cuda_graphs": "full (the whole iteration), or the modules that are captured (attn, moe_router, …)",
+    "overlap_grad_reduce": "yes or no: gradient reduction behind backward",
+    "overlap_param_gather": "yes or no: parameter gather of the distributed optimizer behind forward",
+    "overlap_tp": "yes or no: tensor parallel collectives behind GEMMs",
+    "overlap_all": "no: nothing is overlapped",
+    "moe_a2a_overlap": "yes or no: expert all-to-all behind other work",
     "fp8_recipe": "delayed, current, blockwise, mxfp8 or nvfp4",
 }
 """Switch -> values, read from `training.extra`."""
@@ -57,6 +57,8 @@ class Software:
     send_hidden: bool
     """Pipeline sends run beside compute (Megatron with interleaving)."""
     step_seconds: float
+    zero_messages: float
+    """Collectives into which ZeRO-3 cuts the gather of one layer."""
     fp8_factor: float
     """Rate of the fp8 recipe / rate of plain fp8."""
 
@@ -65,11 +67,11 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     """Return the behaviour of the stack of `training` on `gpu`."""
     table = calibration("software")
     name = training.extra.get("class", stack_class(training))
-    graphs = _graphs(training, table.value("graph_partial"), table.value("graph_full"))
+    graphs = _graphs(training)
     moe_graphs = graphs
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
-    hooks = table.value("host_zero3_layer") if choices.zero == 3 and name != "compiled" else 0.0
+    hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if choices.zero == 3 and name != "compiled" else 0.0
     adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") and name != "compiled" else 0.0
     made = Software(
         name=name,
@@ -80,13 +82,14 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         host_moe_backward_seconds=moe_graphs * table.value("host_moe_backward"),
         memory_factor=table.value(f"memory_factor_{name}"),
         loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),
-        tp_hidden=table.value("tp_hidden_te") if modern and choices.sequence_parallel and training.date >= "2024" or (modern and not training.date) else 0.0,
+        tp_hidden=0.0,
         ep_hidden=0.0,
         fsdp_hidden=_fsdp_hidden(training),
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
         send_hidden=modern and choices.schedule not in ("gpipe", "1f1b"),
         step_seconds=table.value("host_step_seconds"),
+        zero_messages=table.value("zero3_messages_2021") if training.framework == "deepspeed" and "" < training.date < "2022" else 1.0,
         fp8_factor=_fp8_factor(training),
     )
     return _override(made, training)
@@ -106,14 +109,29 @@ def stack_class(training: Training) -> str:
 
 
 def attention_kernel(training: Training, gpu: Gpu) -> Kernel:
-    """Return the kernel generation: unfused, FlashAttention-2, or FlashAttention-3 / cuDNN (Hopper and later, Transformer Engine from 2024)."""
-    given = training.extra.get("attention_kernel")
-    if given in ("eager", "flash2", "flash3"):
-        return given  # type: ignore[return-value]
+    """Return the kernel generation: unfused, triton or FlashAttention 1, FlashAttention-2, or FlashAttention-3 / cuDNN.
+
+    The last is the default of Transformer Engine on Hopper and later from 2024 (2023 containers had FlashAttention-2).
+    """
+    given = training.extra.get("attention_kernel", "")
+    if given in _KERNELS:
+        return _KERNELS[given]
     if training.attention == "eager":
         return "eager"
     late = not training.date or training.date >= "2024"
     return "flash3" if training.framework == "megatron" and late and (gpu.compute_capability or 0.0) >= 9.0 else "flash2"
+
+
+_KERNELS: dict[str, Kernel] = {
+    "eager": "eager",
+    "unfused": "eager",
+    "local": "eager",
+    "triton": "triton",
+    "flash1": "triton",
+    "flash2": "flash2",
+    "flash3": "flash3",
+    "cudnn": "flash3",
+}
 
 
 def loss_kernel(training: Training, name: str) -> str:
@@ -129,9 +147,15 @@ def loss_kernel(training: Training, name: str) -> str:
     return "chunked" if training.framework == "litgpt" else "eager"
 
 
-def _graphs(training: Training, partial: float, full: float) -> float:
-    given = training.extra.get("cuda_graphs", "full" if training.cuda_graphs else "none")
-    return {"none": 1.0, "partial": partial, "full": full}.get(given, 1.0)
+def _graphs(training: Training) -> float:
+    """Part of the host time that is left."""
+    table = calibration("software")
+    given = training.extra.get("cuda_graphs", "full" if training.cuda_graphs else "")
+    if not given:
+        return 1.0
+    if given == "full":
+        return table.value("graph_full")
+    return table.value("graph_attention") if "attn" in given else table.value("graph_router")
 
 
 def _fsdp_hidden(training: Training) -> float:
@@ -152,11 +176,13 @@ def _override(made: Software, training: Training) -> Software:
     given = training.extra
     fields: dict[str, float] = {}
     for switch, name, value in (
-        ("grad_overlap", "grad_hidden", on),
-        ("gather_overlap", "gather_hidden", on),
-        ("tp_overlap", "tp_hidden", table.value("tp_hidden_te")),
-        ("ep_overlap", "ep_hidden", table.value("ep_hidden")),
+        ("overlap_grad_reduce", "grad_hidden", on),
+        ("overlap_param_gather", "gather_hidden", on),
+        ("overlap_tp", "tp_hidden", table.value("tp_hidden_te")),
+        ("moe_a2a_overlap", "ep_hidden", table.value("ep_hidden")),
     ):
-        if switch in given:
+        if given.get("overlap_all") == "no":
+            fields[name] = 0.0
+        elif switch in given:
             fields[name] = value if given[switch] == "yes" else 0.0
     return replace(made, **fields) if fields else made  # type: ignore[arg-type]

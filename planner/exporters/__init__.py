@@ -14,7 +14,12 @@ from pkgutil import iter_modules
 from typing import Protocol, cast
 
 from cost_models.numeric import num
-from planner.plan import Plan
+from cost_models.training import Framework
+from hardware.units import show_gib
+from planner.case import Case
+from planner.evaluate import plan as evaluated
+from planner.plan import Broken, Plan
+from planner.rules import broken
 
 
 class ExportRefused(ValueError):
@@ -35,6 +40,8 @@ class Exporter(Protocol):
 
     NAME: str
     SENTENCE: str
+    FRAMEWORKS: tuple[Framework, ...]
+    """Frameworks that read the files."""
 
     def export(self, plan: Plan) -> dict[str, str]:
         """Return file name -> text, the main file first; raise ExportRefused where the framework cannot run the plan."""
@@ -58,6 +65,35 @@ def exporter(name: str) -> Exporter:
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     raise UnknownExporter(f"no export is called {name[:60]!r}; {hint}")
+
+
+def adapted(plan: Plan, chosen: Exporter) -> Plan:
+    """Return the plan as a framework that reads the export runs it: itself, else the same layout evaluated there.
+
+    Raises ExportRefused with the laws that the layout breaks there, or with the memory that it lacks there.
+    """
+    if plan.training.framework in chosen.FRAMEWORKS:
+        return plan
+    case = Case(architecture=plan.architecture, training=plan.training, pool=plan.pool, margin=plan.margin_bytes / plan.pool.capacity_bytes)
+    found = {framework: broken(case.under(framework), plan.layout) for framework in chosen.FRAMEWORKS}
+    framework = min(found, key=lambda name: len(found[name]))
+    if found[framework]:
+        raise ExportRefused(chosen.NAME, law_lines(found[framework]))
+    made = evaluated(case.under(framework), plan.layout)
+    if not made.fits:
+        need, free = (show_gib(float(num(size))) for size in (made.cost.memory.peak_device_bytes, case.limit_bytes))
+        raise ExportRefused(chosen.NAME, [f"under {framework} the layout needs {need} of {free} (rule memory)"])
+    return made
+
+
+def laws_broken(plan: Plan) -> list[str]:
+    """Return the laws of its own framework that the plan breaks."""
+    return law_lines(broken(Case(architecture=plan.architecture, training=plan.training, pool=plan.pool), plan.layout))
+
+
+def law_lines(laws: Iterable[Broken]) -> list[str]:
+    """Return broken laws, one line each with the rule's id."""
+    return [f"{law.message} (rule {law.rule})" for law in laws]
 
 
 def degree(plan: Plan, name: str) -> int:

@@ -8,8 +8,7 @@ from cost_models.stages import chunk_start
 from planner.exporters import degree, share
 from planner.plan import Plan
 
-OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
-FSDP_STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
+OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
 
 
 def layout_arguments(plan: Plan) -> list[str]:
@@ -28,26 +27,14 @@ def layout_arguments(plan: Plan) -> list[str]:
 
 
 def layout_broken(plan: Plan) -> list[str]:
-    """Return what about the layout no argument can say; one line each."""
-    c = plan.layout.choices
-    pp, vpp, k = degree(plan, "pp"), degree(plan, "vpp"), degree(plan, "recompute_layers")
+    """Return what about the layout no argument can say, beyond the laws of planner.rules; one line each."""
+    c, counts = plan.layout.choices, plan.layout.stage_recompute
+    vpp, k = degree(plan, "vpp"), degree(plan, "recompute_layers")
     broken = []
-    if pp > 1 and c.schedule not in ("1f1b", "interleaved"):
-        broken.append(f"schedule {c.schedule}: Megatron-LM has 1f1b and interleaved")
-    if c.zero >= 2 and pp > 1 and vpp > 1:
-        broken.append(f"zero={c.zero} with vpp={vpp}: Megatron-FSDP runs without interleaving")
-    if "params" in c.offload:
-        broken.append(f"offload {c.offload}: Megatron-LM moves the optimizer to the host, not the parameters")
-    if c.offload != "none" and c.offload_target == "nvme":
-        broken.append("offload to NVMe: Megatron-LM offloads to host memory")
-    if "optimizer" in c.offload and c.zero != 1:
-        broken.append(f"offload optimizer with zero={c.zero}: --optimizer-cpu-offload needs the distributed optimizer (zero=1)")
-    if share(plan, "activation_offload") and (pp > 1 or c.recompute != "none"):
-        broken.append(f"activations on the host with pp={pp} and recompute {c.recompute}: --cpu-offloading-num-layers needs pp=1 and none")
-    counts = plan.layout.stage_recompute
     if c.recompute == "full" and counts is not None and _uniform_recompute(plan) is None:
-        broken.append(f"recomputed layers {counts}: Megatron-LM takes one number for all stages (--recompute-num-layers)")
-    if c.recompute == "full" and vpp > 1 and k > 0 and k % vpp:
+        shown = ", ".join(f"{n}" for n in counts)
+        broken.append(f"recomputed layers {shown}: Megatron-LM takes one number for all stages (--recompute-num-layers)")
+    if c.recompute == "full" and counts is None and vpp > 1 and k > 0 and k % vpp:
         broken.append(f"recompute_layers={k} with vpp={vpp}: Megatron-LM counts per model chunk; try {k // vpp * vpp or vpp}")
     return broken
 
@@ -100,9 +87,6 @@ def _optimizer(plan: Plan) -> list[str | int]:
     ranks = degree(plan, "dp") * degree(plan, "cp")
     if zero:
         given.append("--use-distributed-optimizer")
-    if zero >= 2:
-        given += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", FSDP_STRATEGY[zero]]
-        given += ["--no-gradient-accumulation-fusion", "--ckpt-format", "fsdp_dtensor"]
     if zero and 0 < group < ranks:
         given += ["--num-distributed-optimizer-instances", ranks // group]
     if ranks > 1:

@@ -117,6 +117,8 @@ def _moe(a: Architecture, *, balanced: bool) -> list[str | int]:
         return []
     given: list[str | int] = ["--num-experts", m.num_experts, "--moe-router-topk", m.topk, "--moe-ffn-hidden-size", m.moe_ffn_hidden]
     given += ["--moe-token-dispatcher-type", "alltoall", "--moe-grouped-gemm"]
+    if m.topk == 1:
+        given.append("--moe-router-pre-softmax")
     if m.shared_ffn_hidden:
         given += ["--moe-shared-expert-intermediate-size", m.shared_ffn_hidden]
     if m.shared_gate:

@@ -219,12 +219,12 @@ def searched_record(searched: Searched) -> schema.SearchedRecord:
     )
 
 
-def search_document(result: SearchResult, assumed: tuple[str, ...], top: int) -> schema.SearchDocument:
+def search_document(result: SearchResult, assumed: tuple[str, ...], warnings: tuple[str, ...], top: int) -> schema.SearchDocument:
     """Return the document of `planner search`."""
     return schema.SearchDocument(
         status=result.status,
         assumed=list(assumed),
-        notes=list(result.notes),
+        notes=[*result.notes, *warnings],
         searched=searched_record(result.searched),
         plans=[plan_record(plan) for plan in result.plans[:top]],
         near_misses=[near_miss_record(miss) for miss in result.near_misses],

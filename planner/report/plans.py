@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cost_models.layout import Layout
 from cost_models.numeric import num
 from hardware.units import significant
+from planner.evaluate import WORDS
 from planner.plan import Plan
 from planner.report.documents import MFU, bucket_bytes, phase_of
 from planner.report.look import Look
@@ -21,22 +22,57 @@ _ALWAYS = ("tp", "pp", "dp")
 
 def plan_table(plans: Sequence[Plan], look: Look) -> list[str]:
     """Return the ranked table."""
-    columns = [Column(head=""), *_layout_columns(plans)]
+    head, degrees = _degrees(plans)
+    offloads = any(offload(plan.layout) != "none" for plan in plans)
     in_ms = max(_step(plan) for plan in plans) < 1.0
-    columns += [
+    columns = [
+        Column(head=""),
+        Column(head=head),
+        Column(head="recompute", align="left"),
+        *([Column(head="offload", align="left")] if offloads else []),
         Column(head="memory GiB"),
         Column(head="step ms" if in_ms else "step s"),
         Column(head="tok/s/GPU", useful=3),
         Column(head="MFU"),
         Column(head="limited by", align="left", useful=4),
+        *([Column(head="in", align="left", useful=2)] if _mixed(plans) else []),
     ]
     rows = []
-    for rank, plan in enumerate(plans, 1):
-        step = _step(plan) * (1e3 if in_ms else 1.0)
+    for rank, plan in enumerate(plans):
         speed = float(num(plan.cost.time.tokens_per_second_per_gpu))
-        rows.append([f"{rank}", *_layout_cells(plan.layout, plans), memory_of(plan), significant(step), significant(speed),
-                     f"{float(num(plan.cost.time.mfu)):.3f}", plan.limited_by])  # fmt: skip
+        cells = [f"{rank + 1}", degrees[rank], recompute(plan.layout)]
+        cells += [_short_offload(plan.layout)] if offloads else []
+        cells += [memory_of(plan), significant(_step(plan) * (1e3 if in_ms else 1.0)), significant(speed)]
+        cells += [f"{float(num(plan.cost.time.mfu)):.3f}", plan.limited_by.replace(" traffic", "").replace(" step", "")]
+        rows.append([*cells, *([plan.training.framework] if _mixed(plans) else [])])
     return table(columns, rows, look)
+
+
+def _degrees(plans: Sequence[Plan]) -> tuple[str, list[str]]:
+    """The head and the cells of the degrees, close together so that more fits beside them."""
+    axes = [a for a in _AXES if a in _ALWAYS or any(integer(getattr(p.layout.degrees, a)) > 1 for p in plans)]
+    heads = [a.upper() for a in axes]
+    cells = [[f"{integer(getattr(p.layout.degrees, a))}" for a in axes] for p in plans]
+    heads.append("ZeRO")
+    if any(integer(p.layout.degrees.shard_group) for p in plans):
+        heads.append("shard")
+    heads.append("micro")
+    for row, plan in zip(cells, plans, strict=True):
+        row.append(f"{plan.layout.choices.zero}")
+        if "shard" in heads:
+            row.append(f"{integer(plan.layout.degrees.shard_group) or 'all'}")
+        row.append(f"{integer(plan.layout.degrees.micro_batch)}")
+    widths = [max(len(column), *(len(row[i]) for row in cells)) for i, column in enumerate(heads)]
+    joined = [" ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in [heads, *cells]]
+    return joined[0], joined[1:]
+
+
+def _short_offload(layout: Layout) -> str:
+    return offload(layout).replace("none", "-").replace("optimizer", "optim").replace("activations", "act.")
+
+
+def _mixed(plans: Sequence[Plan]) -> bool:
+    return len({plan.training.framework for plan in plans}) > 1
 
 
 def memory_of(plan: Plan) -> str:
@@ -44,46 +80,20 @@ def memory_of(plan: Plan) -> str:
     return f"{gib(float(num(plan.cost.memory.peak_device_bytes)))} / {gib(plan.pool.capacity_bytes)}"
 
 
+def step_of(plan: Plan) -> str:
+    """Return the time of a step with its unit."""
+    return seconds(_step(plan))
+
+
 def _step(plan: Plan) -> float:
     return float(num(plan.cost.time.step_seconds))
-
-
-def _shown_axes(plans: Sequence[Plan]) -> list[str]:
-    return [a for a in _AXES if a in _ALWAYS or any(integer(getattr(p.layout.degrees, a)) > 1 for p in plans)]
-
-
-def _layout_columns(plans: Sequence[Plan]) -> list[Column]:
-    columns = [Column(head=axis.upper()) for axis in _shown_axes(plans)]
-    columns.append(Column(head="ZeRO"))
-    if any(integer(p.layout.degrees.shard_group) for p in plans):
-        columns.append(Column(head="shard", useful=6))
-    columns.append(Column(head="recompute", align="left"))
-    if _any_offload(plans):
-        columns.append(Column(head="offload", align="left"))
-    columns.append(Column(head="micro"))
-    return columns
-
-
-def _any_offload(plans: Sequence[Plan]) -> bool:
-    return any(offload(p.layout) != "none" for p in plans)
-
-
-def _layout_cells(layout: Layout, plans: Sequence[Plan]) -> list[str]:
-    cells = [f"{integer(getattr(layout.degrees, axis))}" for axis in _shown_axes(plans)]
-    cells.append(f"{layout.choices.zero}")
-    if any(integer(p.layout.degrees.shard_group) for p in plans):
-        cells.append(f"{integer(layout.degrees.shard_group) or 'all'}")
-    cells.append(recompute(layout))
-    if _any_offload(plans):
-        cells.append(offload(layout))
-    return [*cells, f"{integer(layout.degrees.micro_batch)}"]
 
 
 def answer(plan: Plan, look: Look) -> list[str]:
     """Return the answer as a sentence."""
     time = plan.cost.time
     text = (
-        f"{layout_name(plan.layout)}: {seconds(float(num(time.step_seconds)))} a step, "
+        f"{layout_name(plan.layout)} in {plan.training.framework}: {seconds(float(num(time.step_seconds)))} a step, "
         f"{significant(float(num(time.tokens_per_second_per_gpu)))} tokens/s/GPU, MFU {float(num(time.mfu)):.3f}, "
         f"{memory_of(plan)} GiB"
     )
@@ -132,23 +142,29 @@ def _memory_lines(plan: Plan, look: Look, of: str) -> list[str]:
 
 
 def _time_lines(plan: Plan, look: Look, of: str) -> list[str]:
-    ledger = plan.cost.time.ledger
-    total = float(num(plan.cost.time.step_seconds))
-    by_kind: dict[str, float] = {}
-    for term in ledger.terms:
-        exposed = float(num(term.value if term.exposed is None else term.exposed).reshape(-1)[0])
-        by_kind[term.name] = by_kind.get(term.name, 0.0) + exposed
-    large = {k: v for k, v in by_kind.items() if v >= SMALL * total}
+    t = plan.cost.time
+    total = float(num(t.step_seconds))
+    exposed: dict[str, float] = {}
+    for term in t.ledger.terms:
+        kind = kind_of(term.name)
+        exposed[kind] = exposed.get(kind, 0.0) + float(num(term.value if term.exposed is None else term.exposed).reshape(-1)[0])
+    large = {kind: value for kind, value in exposed.items() if value >= SMALL * total}
     rest = total - sum(large.values())
     scale, unit = (1.0, "s") if total >= 1 else (1e3, "ms")
-    items = [
-        f"{name.replace('_', ' ').replace('.', ' ')} {significant(v * scale)} ({percent(v / total)})"
-        for name, v in sorted(large.items(), key=lambda b: -b[1])
-    ]
+    items = [f"{kind} {significant(v * scale)} ({percent(v / total)})" for kind, v in sorted(large.items(), key=lambda b: -b[1])]
     if rest > SMALL * total / 10:
         items.append(f"other {significant(rest * scale)}")
-    lines = look.items(f"Time{of} ({unit}, what lengthens the step)  ", items)
-    return [*lines, f"  = {significant(total * scale)} {unit}; MFU {float(num(plan.cost.time.mfu)):.3f}, HFU {float(num(plan.cost.time.hfu)):.3f}"]
+    speed = f"MFU {float(num(t.mfu)):.3f}, HFU {float(num(t.hfu)):.3f}"
+    return [*look.items(f"Time{of} ({unit})  ", items), f"  = {significant(total * scale)} {unit}, overlapped traffic left out; {speed}"]
+
+
+def kind_of(term: str) -> str:
+    """Return what a time term belongs to, in words: computation by kind of kernel, traffic by axis."""
+    first, _, rest = term.partition(".")
+    if first != "compute":
+        return WORDS.get(first, first.replace("_", " "))
+    kernel = rest.partition(".")[0].replace("_", " ")
+    return {"gemm": "GEMMs", "memory": "memory-bound kernels"}.get(kernel, kernel or first)
 
 
 def definition(look: Look) -> list[str]:

@@ -34,21 +34,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], look: Look) 
 
 
 def _lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    from tabulate import DataRow, Line, TableFormat, tabulate  # not needed for --help and --json
+    from tabulate import tabulate  # not needed for --help and --json
 
-    plain = DataRow("", "  ", "")
-    shape = TableFormat(
-        lineabove=None,
-        linebelowheader=Line("", "─", "──", ""),
-        linebetweenrows=None,
-        linebelow=None,
-        headerrow=plain,
-        datarow=plain,
-        padding=0,
-        with_header_hide=None,
-    )
-    align = [column.align for column in columns]
-    text = tabulate(
-        rows, headers=[column.head for column in columns], tablefmt=shape, colalign=align, headersalign=align, disable_numparse=True
-    )
-    return [line.rstrip() for line in text.splitlines()]
+    head = [column.head for column in columns]
+    text = tabulate([head, *rows], tablefmt="plain", colalign=[column.align for column in columns], disable_numparse=True)
+    first, *rest = (line.rstrip() for line in text.split("\n"))
+    return [first, "─" * max(len(visible(line)) for line in (first, *rest)), *rest]

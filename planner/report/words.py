@@ -79,27 +79,6 @@ def layout_name(layout: Layout) -> str:
     return " · ".join([*parts, f"micro-batch {integer(d.micro_batch)}"])
 
 
-def layout_flags(layout: Layout) -> list[str]:
-    """Return the flags that give exactly this layout to `planner estimate`."""
-    d, c = layout.degrees, layout.choices
-    flags = []
-    for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp"):
-        value = integer(getattr(d, name))
-        if value > 1 or name in ("tp", "pp", "dp"):
-            flags += [f"--{name}", f"{value}"]
-    flags += ["--zero", f"{c.zero}"]
-    if integer(d.shard_group):
-        flags += ["--shard-group", f"{integer(d.shard_group)}"]
-    if integer(d.tp) > 1:
-        flags.append("--sequence-parallel" if c.sequence_parallel else "--no-sequence-parallel")
-    if c.schedule not in ("1f1b", "interleaved"):
-        flags += ["--schedule", c.schedule]
-    flags += ["--recompute", c.recompute]
-    if c.recompute == "full" and integer(d.recompute_layers) >= 0:
-        flags += ["--recompute-layers", f"{integer(d.recompute_layers)}"]
-    return [*flags, "--offload", c.offload, "--micro-batch", f"{integer(d.micro_batch)}"]
-
-
 def command(words: Iterable[str]) -> str:
     """Return a command line that works when pasted."""
     return shlex.join(words)

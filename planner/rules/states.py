@@ -37,6 +37,15 @@ def _shard_group(case: Case, layout: Layout) -> Mask:
     return np.asarray((group == 0.0) | divides(np.maximum(group, 1.0), ranks))
 
 
+def _shard_experts(case: Case, layout: Layout) -> Mask:
+    if case.architecture.moe is None:
+        return True
+    d = layout.degrees
+    group = num(d.shard_group)
+    instances = num(d.dp) * d.cp / np.maximum(group, 1.0)
+    return np.asarray((group == 0.0) | divides(instances, num(d.dp) * d.cp * d.tp / (num(d.ep) * d.etp)))
+
+
 def _shard_zero(case: Case, layout: Layout) -> Mask:
     if layout.choices.zero in _support(case).shard_group_zero:
         return True
@@ -45,9 +54,7 @@ def _shard_zero(case: Case, layout: Layout) -> Mask:
 
 def _offload_zero(case: Case, layout: Layout) -> Mask:
     offload, zero = layout.choices.offload, layout.choices.zero
-    if offload == "none" or case.framework == "fsdp":
-        return True
-    return zero >= (3 if "params" in offload and case.framework in ("deepspeed", "megatron-deepspeed") else 1)
+    return offload == "none" or zero >= (3 if "params" in offload else 1)
 
 
 def _nvme(case: Case, layout: Layout) -> Mask:
@@ -167,6 +174,18 @@ RULES = (
         vary=("shard_group",),
     ),
     Rule(
+        id="shard_group_experts",
+        sentence="as many shard groups as dp × cp has also divide the replicas of an expert",
+        source="Megatron-LM core/parallel_state.py:922, 1447",
+        reads=("tp", "dp", "cp", "ep", "etp", "shard_group"),
+        holds=_shard_experts,
+        given=lambda case, layout: (
+            f"shard_group={show(layout.degrees.shard_group)} makes more groups than the expert replicas can be divided into"
+        ),
+        vary=("shard_group",),
+        frameworks=("megatron",),
+    ),
+    Rule(
         id="shard_group_zero",
         sentence="a shard group needs a ZeRO stage that shards in groups",
         source="DeepSpeed utils/groups.py:880; PyTorch HYBRID_SHARD; Megatron-LM num_distributed_optimizer_instances",
@@ -180,8 +199,8 @@ RULES = (
     ),
     Rule(
         id="offload_zero",
-        sentence="offload works on ZeRO's shards: the optimizer from stage 1, parameters at stage 3 in DeepSpeed",
-        source="DeepSpeed runtime/zero/offload_config.py; Megatron-LM core/optimizer/optimizer_config.py:434",
+        sentence="offload works on ZeRO's shards: the optimizer's from stage 1, the parameters' at stage 3",
+        source="DeepSpeed runtime/zero/offload_config.py; Megatron-LM core/optimizer/optimizer_config.py:434; PyTorch CPUOffloadPolicy",
         reads=("offload", "zero"),
         holds=_offload_zero,
         given=lambda case, layout: f"offload={layout.choices.offload} with zero={layout.choices.zero} needs a higher ZeRO stage",

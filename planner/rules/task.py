@@ -6,12 +6,15 @@ import numpy as np
 
 from cost_models.layout import Layout
 from cost_models.numeric import num
+from cost_models.training import Framework
 from planner.case import Case
 from planner.rules.frameworks import SUPPORT
-from planner.rules.rule import Mask, Rule, show
+from planner.rules.rule import Mask, Rule, divides, show
 
 FLASH_CAPABILITY = 8.0
 """FlashAttention-2 needs Ampere or later on NVIDIA cards."""
+
+CP_TOKENS = 1024.0
 
 
 def _pipeline_method(case: Case, layout: Layout) -> Mask:
@@ -46,10 +49,39 @@ def tp_ranks(case: Case) -> int:
     return max(pool.gpus_per_node, pool.node.link_domain_size)
 
 
+def _sequence_used(case: Case, layout: Layout) -> Mask:
+    if layout.choices.sequence_parallel or not SUPPORT[case.framework].sequence_parallel or case.training.method == "inference":
+        return True
+    d = layout.degrees
+    return np.asarray((num(d.tp) == 1.0) | ~divides(num(d.tp) * d.cp, float(case.training.seq)))
+
+
 def _zero_ranks(case: Case, layout: Layout) -> Mask:
-    if layout.choices.zero == min(SUPPORT[case.framework].zero) or layout.choices.offload != "none":
+    c = layout.choices
+    needed = 3 if "params" in c.offload or (c.offload != "none" and c.offload_target == "nvme") else 1 if c.offload != "none" else 0
+    if c.zero <= max(needed, min(SUPPORT[case.framework].zero)):
         return True
     return np.asarray(num(layout.degrees.dp) * layout.degrees.cp > 1.0)
+
+
+_REGIMES: dict[str, tuple[Framework, ...]] = {
+    "megatron": ("megatron",),
+    "megatron-bf16-gradients": ("megatron",),
+    "megatron-precision-aware": ("megatron",),
+    "megatron-precision-aware-bf16-gradients": ("megatron",),
+    "deepspeed": ("deepspeed", "megatron-deepspeed"),
+    "deepspeed-fp32-gradients": ("deepspeed", "megatron-deepspeed"),
+    "bf16-optimizer": ("deepspeed", "megatron-deepspeed"),
+    "fsdp": ("fsdp", "torchtitan"),
+    "autocast": ("hf",),
+    "pure-bf16": ("hf", "fsdp", "torchtitan", "litgpt"),
+    "nanotron": ("nanotron",),
+}
+"""State regime -> frameworks that have it; one that is not listed belongs to none in particular."""
+
+
+def _regime(case: Case, layout: Layout) -> Mask:
+    return case.framework in _REGIMES.get(case.training.regime or "", (case.framework,))
 
 
 RULES = (
@@ -84,6 +116,28 @@ RULES = (
         given=lambda case, layout: (
             f"optimizer {case.training.optimizer}: {case.framework} offers {', '.join(SUPPORT[case.framework].optimizers)}"
         ),
+    ),
+    Rule(
+        id="regime",
+        sentence="the framework keeps the states in the regime",
+        source="cost_models/choices/precision.py, with the source of each regime",
+        reads=(),
+        holds=_regime,
+        given=lambda case, layout: (
+            f"regime {case.training.regime}: {case.framework} does not have it; {', '.join(_REGIMES.get(case.training.regime or '', ()))} do"
+        ),
+    ),
+    Rule(
+        id="torchtitan_model",
+        sentence="torchtitan's decoders have rotary positions and RMS norms",
+        source="torchtitan models/common/decoder.py (b5bcd76c)",
+        reads=(),
+        holds=lambda case, layout: case.architecture.positional == "rope" and case.architecture.norm == "rms",
+        given=lambda case, layout: (
+            f"{case.architecture.id} has {case.architecture.positional} positions and {case.architecture.norm} norms, which torchtitan's"
+            " decoders do not"
+        ),
+        frameworks=("torchtitan",),
     ),
     Rule(
         id="pipeline_method",
@@ -152,10 +206,40 @@ RULES = (
         kind="preference",
     ),
     Rule(
+        id="sequence_parallel_used",
+        sentence="sequence parallelism is used wherever tensor parallelism allows it: same traffic, less memory (lifted by fixing it or tp)",
+        source="Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2",
+        reads=("tp", "cp", "sequence_parallel"),
+        holds=_sequence_used,
+        given=lambda case, layout: f"tp={show(layout.degrees.tp)} without sequence parallelism",
+        vary=("sequence_parallel",),
+        kind="preference",
+    ),
+    Rule(
+        id="cp_tokens",
+        sentence="context parallelism leaves each rank at least 1,024 tokens of a sample (lifted by fixing cp)",
+        source="planner",
+        reads=("cp",),
+        holds=lambda case, layout: np.asarray((num(layout.degrees.cp) == 1.0) | (case.training.seq / num(layout.degrees.cp) >= CP_TOKENS)),
+        given=lambda case, layout: f"cp={show(layout.degrees.cp)} leaves fewer than 1,024 of {case.training.seq:,} tokens to a rank",
+        vary=("cp",),
+        kind="preference",
+    ),
+    Rule(
+        id="expert_tensor_tp",
+        sentence="experts are not cut finer than attention (lifted by fixing etp)",
+        source="planner; Megatron-LM defaults etp to tp, and its MoE guide advises less",
+        reads=("tp", "etp"),
+        holds=lambda case, layout: np.asarray(num(layout.degrees.etp) <= num(layout.degrees.tp)),
+        given=lambda case, layout: f"etp={show(layout.degrees.etp)} exceeds tp={show(layout.degrees.tp)}",
+        vary=("etp",),
+        kind="preference",
+    ),
+    Rule(
         id="zero_ranks",
         sentence="a ZeRO stage that shards needs more than one rank to shard over",
         source="planner",
-        reads=("dp", "cp", "zero", "offload"),
+        reads=("dp", "cp", "zero", "offload", "offload_target"),
         holds=_zero_ranks,
         given=lambda case, layout: f"zero={layout.choices.zero} with dp × cp = 1 shards nothing",
         vary=("zero",),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cost_models.architecture import Mla
 from cost_models.training import Framework, Implementation, Loss
 
 if sys.version_info >= (3, 11):
@@ -56,10 +57,16 @@ class Habits(_Entry):
     precision: str = "bf16"
     quantization: str = "nf4"
     kbit_prepare: bool = False
+    untied: bool = False
+    """Head and embedding are separate tensors even where the model ties them."""
+    mean_tokens: int | None = None
+    """Mean tokens of a sample where `seq_len` is the longest one: what step time is made of."""
     padding: bool = False
     """A padding mask is passed to the attention kernel."""
     lora: Lora | None = None
     extra: dict[str, str] = Field(default_factory=dict)
+    finetune_extra: dict[str, str] = Field(default_factory=dict)
+    """Switches of fine-tuning recipes, over `extra`."""
     origin: str = ""
 
 
@@ -72,8 +79,11 @@ class _Detail(_Entry):
     quantization: str | None = None
     kbit_prepare: bool | None = None
     padding: bool | None = None
+    loss: Loss | None = None
+    mean_tokens: int | None = None
     lora: Lora | None = None
     extra: dict[str, str] = Field(default_factory=dict)
+    finetune_extra: dict[str, str] = Field(default_factory=dict)
     origin: str = ""
 
 
@@ -82,17 +92,43 @@ class _Recipe(_Entry):
     lora: Lora
 
 
+class _Mla(_Entry):
+    match: str
+    dims: Mla
+    origin: str
+
+
+class _File(_Entry):
+    """The whole of frameworks.toml."""
+
+    habits: dict[str, Habits]
+    detail: tuple[_Detail, ...]
+    recipe: tuple[_Recipe, ...]
+    mla: tuple[_Mla, ...]
+    tokenizer: dict[str, int]
+
+
 @cache
-def _file() -> tuple[dict[str, Habits], tuple[_Detail, ...], tuple[_Recipe, ...]]:
+def _file() -> _File:
     table: dict[str, Any] = tomllib.loads(_PATH.read_text(encoding="utf-8"))
-    details = tuple(_Detail(**entry) for entry in table.pop("detail"))
-    recipes = tuple(_Recipe(**entry) for entry in table.pop("recipe"))
-    return {name: Habits(**entry) for name, entry in table.items()}, details, recipes
+    lists = {name: table.pop(name) for name in ("detail", "recipe", "mla", "tokenizer")}
+    return _File(habits=table, **lists)
 
 
 def framework_names() -> tuple[str, ...]:
     """Names that the column `framework` may hold."""
-    return tuple(_file()[0])
+    return tuple(_file().habits)
+
+
+@cache
+def named_mla(model: str) -> Mla | None:
+    """Return the latent attention of a named configuration, None where it is not listed."""
+    return next((item.dims for item in _file().mla if re.search(item.match, model)), None)
+
+
+def tokenizer_vocab(tokenizer: str) -> int | None:
+    """Return the vocabulary of a tokenizer type of Megatron-LM's tests, None where it is not listed."""
+    return _file().tokenizer.get(tokenizer)
 
 
 @cache
@@ -101,7 +137,7 @@ def habits(framework: str, detail: str, *, model_parallel: bool) -> Habits | Non
 
     `model_parallel`: the row uses tensor or pipeline parallelism, so that an unnamed framework is taken for Megatron-LM.
     """
-    table, details, _ = _file()
+    table = _file().habits
     name = framework.lower() or "other"
     if name == "other":
         name = _named_in(detail.lower(), table) or ("megatron" if model_parallel else "other")
@@ -110,7 +146,7 @@ def habits(framework: str, detail: str, *, model_parallel: bool) -> Habits | Non
         return None
     changes: dict[str, Any] = {}
     extra = dict(entry.extra)
-    for item in details:
+    for item in _file().detail:
         if re.search(item.match, detail):
             given = item.model_dump(exclude_none=True, exclude={"match", "extra", "origin"})
             changes |= {key: getattr(item, key) for key in given}
@@ -127,4 +163,4 @@ def _named_in(detail: str, table: dict[str, Habits]) -> str | None:
 @cache
 def recipe_lora(recipe: str) -> Lora | None:
     """Return the adapter settings of a named recipe file, None where it has none."""
-    return next((item.lora for item in _file()[2] if re.search(item.match, recipe)), None)
+    return next((item.lora for item in _file().recipe if re.search(item.match, recipe)), None)

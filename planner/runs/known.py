@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-import sys
 from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import cost_models
-from cost_models.architecture import Architecture
+from cost_models.catalog import entries, load
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
 
-_FOLDER = Path(cost_models.__file__).parent / "architectures"
 _NOISE = re.compile(r"\(.*?\)|\bcut to \d+ layers\b|\bproxy\b|\b(hf|base|pt|instruct|chat)\b|\bmeta\b", re.IGNORECASE)
-_SAME = {"llama31405b": "llama31405b", "gpt3175b": "megatrongpt175b", "llama4maverick400b": "llama4maverick17b128e"}
-_SAME |= {"llama4scout17bx16e": "llama4scout17b16e", "llama4scout": "llama4scout17b16e", "kimik2": "kimik2instruct"}
-_SAME |= {"mistral7bv02": "mistral7bv01", "mistral7b": "mistral7bv01", "phi15": "phi15", "tinyllama11b": "tinyllama11bintermediatestep1431k3t"}
+_SAME = {
+    "gpt3175b": "megatrongpt175b",
+    "llama4maverick400b": "llama4maverick17b128e",
+    "llama4scout17bx16e": "llama4scout17b16e",
+    "llama4scout": "llama4scout17b16e",
+    "kimik2": "kimik2instruct",
+    "deepseekv316b": "deepseekv2lite",
+    "mistral7bv02": "mistral7bv01",
+    "mistral7b": "mistral7bv01",
+    "tinyllama11b": "tinyllama11bintermediatestep1431k3t",
+}
 """Names that tables use -> normal names of the catalogue, where no rule makes them equal."""
 
 
@@ -30,12 +33,12 @@ def normal(name: str) -> str:
 
 
 @cache
-def _index() -> dict[str, Path]:
-    index: dict[str, Path] = {}
-    for path in sorted(_FOLDER.glob("*.toml")):
-        head = tomllib.loads(path.read_text(encoding="utf-8"))
-        for name in (head["id"], *head.get("aliases", ())):
-            index.setdefault(normal(name), path)
+def _index() -> dict[str, str]:
+    """Normal name -> id of the catalogue."""
+    index: dict[str, str] = {}
+    for entry in entries():
+        for name in (entry.id, *entry.aliases):
+            index.setdefault(normal(name), entry.id)
     return index
 
 
@@ -43,9 +46,5 @@ def _index() -> dict[str, Path]:
 def known_model(name: str) -> Architecture | None:
     """Return the catalogue's architecture of that name, None where there is none."""
     key = normal(name)
-    path = _index().get(_SAME.get(key, key)) if key else None
-    if path is None:
-        return None
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
-    table.pop("facts", None)
-    return Architecture(**table)
+    found = _index().get(_SAME.get(key, key)) if key else None
+    return None if found is None else load(found)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
-from planner.runs.row import Run
+if TYPE_CHECKING:
+    from planner.runs.row import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("train_embeddings", r"\bembedding and lm_head also trained\b", "yes"),
     _fact("recipe", r"(?:^|; )([\w.-]+/(?:lora|qlora|full)\.yaml)"),
     _fact("other_adapter", r"(?:^|; )(Adapter V2|Adapter)(?=;)"),
+    _fact("pure_bf16", r"\bfull finetune is pure bf16\b", "yes"),
     _fact("adapter_fp32", r"\badapter weights fp32\b", "yes"),
     # recompute
     _fact("recompute_modules", r"\brecompute_modules[= ]\[?\"?([\w+,]+)\"?\]?"),
@@ -97,7 +100,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("states", r"\bfp32 master\b", "fp32"),
     _fact("states", r"\bbf16 master \+ bf16 optimizer states\b", "bf16"),
     _fact("autocast", r"\btorch\.autocast\b", "yes"),
-    _fact("load_fp32", r"\bdefault bf16-mixed precision \(fp32 weights\)", "yes"),
+    _fact("fsdp_mixed_precision", r"\bMP mode (DEFAULT|PURE)\b"),
     # overlap
     _fact("overlap_grad_reduce", r"\bno gradient bucketing overlap\b|\bwithout overlap of the gradient all-reduce\b", "no"),
     _fact("overlap_grad_reduce", r"\bTP/DP/PP comm overlap enabled\b", "yes"),

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from hardware.units import GIGA, TERA
+
 Kind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
-MAX_COUNT = 10**9
+MAX_COUNT = int(GIGA)
 """Largest size or degree that a cell may hold: nothing real is larger."""
-MAX_NUMBER = 1e12
+MAX_NUMBER = TERA
 _BLANK = frozenset({"", "-", "--", "?", "n/a", "na", "nan", "null", "unknown", "not stated"})
 
 
@@ -153,7 +155,7 @@ def _pattern(expression: str, words: str) -> Callable[[str], str]:
 
 
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "bf16-pure", "bf16-mixed", "fp16-mixed", "fp32")
-_PRECISION_ALIASES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "tf32": "fp32", "mixed": "bf16-mixed", "float8": "fp8"}
+_PRECISION_ALIASES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "tf32": "fp32", "float8": "fp8"}
 _PART = r"(optimizer|params|activations(:(0(\.\d+)?|1(\.0+)?))?)"
 _READERS: dict[str, Callable[[str], object]] = {
     "precision": _one_of(*PRECISIONS, aliases=_PRECISION_ALIASES),
@@ -165,13 +167,11 @@ _READERS: dict[str, Callable[[str], object]] = {
     "logged_stage": _one_of("first", "last", "first,last", "worst", aliases={"last,first": "first,last", "all": "worst"}),
     "trust": lambda text: text.upper(),
 }
-_COUNTS = (
-    "layers hidden ffn_hidden heads kv_heads head_dim vocab experts topk seq_len num_gpus gpus_per_node "
-    "tp pp vpp cp ep etp dp micro_batch global_batch"
-).split()
-_NUMBERS = "params_b step_time_s tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib".split()
+_SIZES = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "vocab", "experts", "topk", "seq_len")
+_DEGREES = ("num_gpus", "gpus_per_node", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro_batch", "global_batch")
+_NUMBERS = ("params_b", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct", "peak_memory_gib")
 _SWITCHES = ("gated_mlp", "sequence_parallel", "oom")
-_READERS |= {name: read_count for name in _COUNTS}
+_READERS |= {name: read_count for name in (*_SIZES, *_DEGREES)}
 _READERS |= {name: read_number for name in _NUMBERS}
 _READERS |= {name: read_switch for name in _SWITCHES}
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hardware.units import quote
+from hardware.units import MIB, quote
 from planner.runs.row import FIELD_OF_COLUMN, INFORMATIVE, CellError, Run, read_cell
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = int(64 * MIB)
 """A table of 100,000 rows of the published kind has about 60 MiB; more is taken for a mistake."""
 MAX_SHOWN = 200
 _SEPARATORS = (",", "\t", ";")
@@ -68,7 +68,7 @@ def _text(path: Path) -> str:
             raise TableError(f"{name} is a folder; a CSV file is wanted")
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise TableError(f"{name} has {size / 2**20:,.0f} MiB; at most {MAX_BYTES // 2**20} MiB are read")
+            raise TableError(f"{name} has {size / MIB:,.0f} MiB; at most {MAX_BYTES / MIB:.0f} MiB are read")
         raw = path.read_bytes()[: MAX_BYTES + 1]
     except (OSError, ValueError) as error:
         if isinstance(error, TableError):
@@ -76,7 +76,7 @@ def _text(path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a valid file name"
         raise TableError(f"{name} cannot be read: {reason}") from None
     if len(raw) > MAX_BYTES:
-        raise TableError(f"{name} has more than {MAX_BYTES // 2**20} MiB")
+        raise TableError(f"{name} has more than {MAX_BYTES / MIB:.0f} MiB")
     if b"\0" in raw:
         raise TableError(f"{name} is binary, no CSV text")
     try:
@@ -95,7 +95,8 @@ def _columns(header: list[str], name: str) -> tuple[list[str | None], list[str]]
     if twice:
         raise TableError(f"{name}: column {', '.join(twice)} occurs twice")
     if not any(known):
-        raise TableError(f"{name} is no run table: none of its columns is known ({quote(', '.join(header))}); expected e.g. id, layers, hidden, gpu, tp")
+        given = quote(", ".join(header))
+        raise TableError(f"{name} is no run table: none of its columns is known ({given}); expected e.g. id, layers, hidden, gpu, tp")
     problems = []
     for cell, column in zip(header, known, strict=True):
         if column is None and cell:

@@ -10,6 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Protocol, cast
 
+from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num
 
 
@@ -22,6 +23,9 @@ class Schedule(Protocol):
 
     def in_flight(self, stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
         """Return how many micro-batches' saved activations of the whole stage are alive at its peak (may be a fraction)."""
+
+    def seconds(self, line: Line) -> Num:
+        """Return the seconds of all micro-batches through the pipeline, () or (N,)."""
 
 
 @cache

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
 
 NAME = "gpipe"
@@ -12,3 +15,11 @@ SOURCE = "Huang et al. 2019 (arXiv 1811.06965)"
 def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
     """Every micro-batch is alive at the turn."""
     return num(micro_batches) + 0.0 * num(stage)
+
+
+def seconds(line: Line) -> Num:
+    """Fill with one forward through all stages, then the slowest stage sets the pace; likewise backward. Exact for any stages."""
+    more = line.micro_batches - 1.0
+    forward = line.forward_sum + more * line.forward
+    backward = line.backward_sum + more * line.backward
+    return np.max(forward, axis=-1) + np.max(backward, axis=-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
 
 NAME = "interleaved"
@@ -15,3 +16,28 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
     """Stage i warms up 2 (p − i − 1) + (v − 1) p chunks and runs one more; a chunk is 1/v of the stage."""
     chunks = 2.0 * (num(pp) - stage - 1.0) + (num(vpp) - 1.0) * pp + 1.0
     return np.minimum(chunks, num(micro_batches) * vpp) / vpp
+
+
+def layer_passes(stage: Num, layers: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
+    """Return layers × micro-batches in flight of a stage of `layers`, spread over its chunks with the larger ones first.
+
+    The chunks run in groups of p micro-batches each, chunk by chunk, so that early chunks hold more than late ones at the peak.
+    """
+    n = in_flight(stage, pp, vpp, micro_batches) * vpp
+    each = np.floor(layers / num(vpp))
+    larger = layers - each * vpp
+    rounds = np.floor(n / (num(pp) * vpp))
+    return each * n + rounds * pp * larger + np.minimum(n - rounds * pp * vpp, larger * pp)
+
+
+def seconds(line: Line) -> Num:
+    """Steady work of the slowest stage and the fill and drain of one chunk of every other one: m T_j + sum over s != j of T_s / v.
+
+    Exact for equal stages and m a multiple of p (the only case that Megatron runs); other m wait for the last group to fill up.
+    """
+    stage = line.forward + line.backward
+    total = line.forward_sum + line.backward_sum
+    path = line.micro_batches * stage + (total - stage) / line.vpp
+    rest = line.micro_batches - np.floor(line.micro_batches / line.pp) * line.pp
+    idle = np.where((rest > 0.0) & (line.pp > 1.0), (line.vpp - 1.0) * (line.pp - rest), 0.0) * (stage / line.vpp)
+    return np.max(path + idle, axis=-1)

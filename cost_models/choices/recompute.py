@@ -1,0 +1,38 @@
+"""Recompute modes: what is dropped after forward and run again in backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.layout import Choices, Recompute
+from cost_models.op import Saved
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecomputeMode:
+    """One entry."""
+
+    name: Recompute
+    sentence: str
+    source: str
+
+
+RECOMPUTE: dict[str, RecomputeMode] = {
+    mode.name: mode
+    for mode in (
+        RecomputeMode(name="none", sentence="every saved tensor stays until its backward", source="autograd"),
+        RecomputeMode(
+            name="selective",
+            sentence="the named modules are run again (Megatron), or every second matmul and all that is cheap (torchtitan per-op)",
+            source="Korthikanti et al. 2022 (arXiv 2205.05198), section 5; Megatron-LM recompute_modules; torchtitan activation_checkpoint",
+        ),
+        RecomputeMode(
+            name="full", sentence="layers keep their input alone and are run again", source="Chen et al. 2016 (arXiv 1604.06174); Megatron-LM block method"
+        ),
+    )
+}
+
+
+def is_dropped(saved: Saved, choices: Choices) -> bool:
+    """Tell whether selective recompute of the chosen modules drops `saved`."""
+    return choices.recompute == "selective" and any(module in choices.recompute_modules for module in saved.modules)

@@ -1,0 +1,25 @@
+"""Zero-bubble H1: 1F1B whose weight gradients fill the drain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.choices.pipeline import Line
+from cost_models.numeric import Num, num
+
+NAME = "zb-h1"
+SENTENCE = "1F1B with weight gradients split off and run in the bubble of the drain, at the memory of 1F1B"
+SOURCE = "Qi et al. 2023 (arXiv 2401.10241), section 2 and table 2"
+
+
+def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
+    """As 1F1B: the first stage holds p micro-batches."""
+    return np.minimum(num(micro_batches), num(pp) - stage)
+
+
+def seconds(line: Line) -> Num:
+    """1F1B with a bubble of (p - 1)(F + B - W) in place of (p - 1)(F + B + W), never below the work of the slowest stage. B: input gradients."""
+    stage = line.forward + line.backward
+    total = line.forward_sum + line.backward_sum
+    bubble = np.maximum(total - stage - 2.0 * (line.weight_sum - line.weight), 0.0)
+    return np.max(line.micro_batches * stage + bubble, axis=-1)

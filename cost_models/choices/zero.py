@@ -1,0 +1,56 @@
+"""ZeRO stages: which states are divided over the data-parallel ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.layout import Layout, Zero, expert_dp, shard_ranks
+from cost_models.numeric import Num, num
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZeroStage:
+    """One entry."""
+
+    stage: Zero
+    sentence: str
+    optimizer: bool
+    gradients: bool
+    weights: bool
+    source: str = "Rajbhandari et al. 2020 (arXiv 1910.02054), section 5"
+
+
+ZERO: dict[int, ZeroStage] = {
+    entry.stage: entry
+    for entry in (
+        ZeroStage(stage=0, sentence="every rank holds all states", optimizer=False, gradients=False, weights=False),
+        ZeroStage(
+            stage=1, sentence="master weights and moments are divided (Megatron's distributed optimizer)", optimizer=True, gradients=False, weights=False
+        ),
+        ZeroStage(stage=2, sentence="gradients are divided too", optimizer=True, gradients=True, weights=False),
+        ZeroStage(stage=3, sentence="weights are divided too and gathered unit by unit (FSDP full shard)", optimizer=True, gradients=True, weights=True),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shares:
+    """By how much a state is divided: ranks for the dense part and for the routed experts."""
+
+    dense: Num
+    experts: Num
+
+
+def shares(layout: Layout, from_stage: int) -> Shares:
+    """Return the divisors of a state that is divided from ZeRO stage `from_stage` on.
+
+    Dense states are divided over dp × cp (or the hybrid shard group), experts over their own replicas.
+    """
+    if layout.choices.zero < from_stage:
+        return Shares(dense=num(1.0), experts=num(1.0))
+    group = num(layout.degrees.shard_group)
+    replicas = expert_dp(layout)
+    experts = np.where(group > 0.0, np.minimum(group, replicas), replicas)
+    return Shares(dense=shard_ranks(layout), experts=experts)

@@ -1,0 +1,139 @@
+"""Buffers beside states and activations: gathered ZeRO-3 units, communication buckets, copies of the optimizer step, workspaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.choices.precision import Regime
+from cost_models.layout import Layout
+from cost_models.ledger import Term, add
+from cost_models.memory.states import Held, States, gathered_bytes
+from cost_models.numeric import Num, num
+from cost_models.stack import MEGATRON, Stack
+from cost_models.stages import Stages
+from cost_models.training import Training
+from hardware.calibration import calibration
+from hardware.spec import Pool
+
+HOPPER = 9.0
+"""Compute capability from which torch and Transformer Engine take 32 MiB cuBLAS workspaces."""
+DEEPSPEED_BUCKET = 5e8
+"""Elements of reduce and all-gather buckets (DeepSpeed runtime/zero/config.py)."""
+DEEPSPEED_LIVE = 1e9
+"""Elements that ZeRO-3 keeps gathered for reuse (max_live_parameters, max_reuse_distance)."""
+FSDP_SOURCE = "PyTorch FSDP: the unit that computes and the one prefetched; gradients of a unit before and inside the reduce-scatter"
+DS_SOURCE = "DeepSpeed runtime/zero/config.py (bucket sizes in elements), stage_1_and_2.py, stage3.py"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Buffers:
+    """Terms by phase, per stage."""
+
+    always: tuple[Term, ...]
+    forward: tuple[Term, ...]
+    backward: tuple[Term, ...]
+    optimizer: tuple[Term, ...]
+    load: tuple[Term, ...]
+
+
+def buffers(training: Training, stack: Stack, regime: Regime, layout: Layout, pool: Pool, h: Held, s: States, stages: Stages) -> Buffers:
+    """Return the buffers of every evaluated stage, bytes per rank."""
+    zero = 0.0 * stages.layers
+    workspace = Term(
+        name="buffers.workspace",
+        value=_workspace(pool) + zero,
+        source="hardware/measured/memory.toml: workspace_bytes, workspace_bytes_before_hopper",
+        formula="cuBLAS and kernel workspaces that torch's allocator holds",
+    )
+    if training.method == "inference":
+        return Buffers(always=(workspace,), forward=(), backward=(), optimizer=(), load=())
+    forward, backward = _gathered(training, regime, layout, h, s, stages)
+    bucket = _buckets(training, regime, layout, s)
+    return Buffers(
+        always=(workspace,),
+        forward=(*forward, *bucket),
+        backward=(*backward, *bucket),
+        optimizer=_step(training, stack, regime, layout, s),
+        load=_load(training, regime, layout, h),
+    )
+
+
+def _workspace(pool: Pool) -> float:
+    """Bytes of the workspaces that libraries take through torch's allocator; larger from Hopper on."""
+    capability = pool.gpu.compute_capability
+    old = capability is not None and capability < HOPPER
+    return calibration("memory").value("workspace_bytes_before_hopper" if old else "workspace_bytes")
+
+
+def _gathered(training: Training, regime: Regime, layout: Layout, h: Held, s: States, stages: Stages) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+    if layout.choices.zero < regime.weight_from:
+        return (), ()
+    ranks = np.where(num(s.optimizer_shares.dense) > 1.0, 1.0, 0.0)
+    layer = gathered_bytes(training, regime, h.layer) + 0.0 * stages.layers
+    head = gathered_bytes(training, regime, h.head) * stages.head
+    tied = np.where(num(h.head.others) > h.layer.others, 0.0, 1.0)
+    embedding = gathered_bytes(training, regime, h.embedding) * stages.embedding
+    if training.framework == "deepspeed":
+        live = np.minimum(DEEPSPEED_LIVE * regime.gather_bytes, gathered_bytes(training, regime, h.stage))
+        held = (Term(name="buffers.zero3_live", value=np.maximum(live, 2.0 * layer) * ranks, source=DS_SOURCE, formula="min(max live parameters, stage) × bytes"),)
+        return held, held
+    root = head + tied * embedding * stages.head if training.framework == "torchtitan" else head + embedding
+    lora = training.method in ("lora", "qlora")
+    trained = (h.layer.adapters + h.layer.expert_adapters) if lora else h.layer.total
+    moving = trained * (regime.live_gradient_bytes + regime.reduce_bytes) + 0.0 * stages.layers
+    units = Term(name="buffers.zero3_live", value=(2.0 * layer + root) * ranks, source=FSDP_SOURCE, formula="(2 layers + head + embedding) × gathered bytes")
+    gradients = Term(name="buffers.zero3_gradients", value=moving * ranks, source=FSDP_SOURCE, formula="one layer × (gradient + reduction bytes)")
+    return (units,), (units, gradients)
+
+
+def _buckets(training: Training, regime: Regime, layout: Layout, s: States) -> tuple[Term, ...]:
+    """DeepSpeed's reduce bucket, twice with overlap; Megatron's buckets are views of its gradient buffer, FSDP's are the units above."""
+    if not deepspeed(training, regime) or layout.choices.zero < 1:
+        return ()
+    elements = np.minimum(float(training.extra.get("reduce_bucket", DEEPSPEED_BUCKET)), s.trained.total)
+    return (Term(name="buffers.reduce_bucket", value=2.0 * elements * regime.reduce_bytes, source=DS_SOURCE, formula="min(bucket, trained parameters) × bytes × 2 (overlap)"),)
+
+
+def deepspeed(training: Training, regime: Regime) -> bool:
+    """Tell whether DeepSpeed's ZeRO optimizer runs the step (its BF16_Optimizer works without buckets)."""
+    return training.framework in ("deepspeed", "megatron-deepspeed") and regime.master_bytes > 0.0 and regime.optimizer_from > 0
+
+
+def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: States) -> tuple[Term, ...]:
+    """Copies that the optimizer step makes: fp32 gradients of the rank's part, foreach's copy of the parameters."""
+    part = s.trained.dense / num(s.optimizer_shares.dense) + s.trained.experts / num(s.optimizer_shares.experts)
+    on_device = 1.0 - (num(layout.degrees.offload_fraction) if "optimizer" in layout.choices.offload else 0.0)
+    terms = []
+    if deepspeed(training, regime):
+        text = "fp32 gradients of the rank's part + their flat 16-bit copy (ZeRO-1 and 2)"
+        width = 4.0 + (regime.gradient_bytes if layout.choices.zero < 3 else 0.0)
+        terms.append(Term(name="buffers.step_gradients", value=part * width * on_device, source=DS_SOURCE, formula=text))
+    if training.framework == "megatron-deepspeed" and regime.optimizer_from == 0:
+        many = np.where(num(s.gradient_ranks) > 1.0, 1.0, 0.0)
+        flat = np.minimum(DEEPSPEED_BUCKET, s.trained.total) * regime.reduce_bytes * many
+        text = "one flat bucket of fp32 gradients while they are reduced"
+        terms.append(Term(name="buffers.reduce_bucket", value=flat, source="DeepSpeed runtime/engine.py buffered_allreduce_fallback", formula=text))
+    if training.framework in MEGATRON and regime.main_gradient_bytes == 2.0:
+        text = "fp32 copy of the rank's part of the gradients"
+        terms.append(Term(name="buffers.step_gradients", value=part * 4.0 * on_device, source=regime.source, formula=text))
+    if stack.foreach and training.optimizer in ("adamw", "sgd", "lion"):
+        width = regime.master_bytes or regime.weight_bytes
+        text = "one copy of the updated parameters (torch foreach)"
+        terms.append(Term(name="buffers.step_foreach", value=part * width * on_device, source="torch.optim _multi_tensor_adamw, traced", formula=text))
+    return tuple(terms)
+
+
+def _load(training: Training, regime: Regime, layout: Layout, h: Held) -> tuple[Term, ...]:
+    """Frameworks that build the whole model on every rank before they shard it (litgpt with FSDP)."""
+    if training.framework != "litgpt" or layout.choices.zero < 3:
+        return ()
+    whole = gathered_bytes(training, regime, h.stage)
+    text = "the whole model in 16 bits on each rank before it is sharded"
+    return (Term(name="buffers.load", value=whole, source="litgpt finetune recipes (fabric.setup after the model is built)", formula=text),)
+
+
+def total(terms: tuple[Term, ...]) -> Num:
+    """Return the sum of terms."""
+    return add(t.value for t in terms)

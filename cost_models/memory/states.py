@@ -1,0 +1,263 @@
+"""Model states of one stage: parameters by class, and the bytes that a regime keeps for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.choices.offload import OFFLOAD
+from cost_models.choices.precision import Regime
+from cost_models.choices.zero import Shares, shares
+from cost_models.layout import Layout
+from cost_models.ledger import Term
+from cost_models.numeric import Num, num
+from cost_models.op import Op, Params
+from cost_models.stages import Stages
+from cost_models.training import Training
+from cost_models.transformer import ModelOps
+
+NF4 = "bitsandbytes functional.py (quantize_4bit, block 64), checked against its CPU build"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """Elements by class, of an op list (per rank) or of a stage."""
+
+    matrices: Num = 0.0
+    """Dense linear weights."""
+    others: Num = 0.0
+    """Embedding, head, norms, biases, routers."""
+    experts: Num = 0.0
+    adapters: Num = 0.0
+    expert_adapters: Num = 0.0
+    quantised_bytes: Num = 0.0
+    """NF4 bytes of the dense matrices (0 unless QLoRA)."""
+    quantised_expert_bytes: Num = 0.0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            matrices=self.matrices + other.matrices,
+            others=self.others + other.others,
+            experts=self.experts + other.experts,
+            adapters=self.adapters + other.adapters,
+            expert_adapters=self.expert_adapters + other.expert_adapters,
+            quantised_bytes=self.quantised_bytes + other.quantised_bytes,
+            quantised_expert_bytes=self.quantised_expert_bytes + other.quantised_expert_bytes,
+        )
+
+    def times(self, factor: Num) -> Tally:
+        """Return the tally of `factor` copies."""
+        return Tally(
+            matrices=factor * self.matrices,
+            others=factor * self.others,
+            experts=factor * self.experts,
+            adapters=factor * self.adapters,
+            expert_adapters=factor * self.expert_adapters,
+            quantised_bytes=factor * self.quantised_bytes,
+            quantised_expert_bytes=factor * self.quantised_expert_bytes,
+        )
+
+    def at_least(self, other: Tally) -> Tally:
+        """Return the classwise larger of two tallies."""
+        return Tally(
+            matrices=np.maximum(self.matrices, other.matrices),
+            others=np.maximum(self.others, other.others),
+            experts=np.maximum(self.experts, other.experts),
+            adapters=np.maximum(self.adapters, other.adapters),
+            expert_adapters=np.maximum(self.expert_adapters, other.expert_adapters),
+            quantised_bytes=np.maximum(self.quantised_bytes, other.quantised_bytes),
+            quantised_expert_bytes=np.maximum(self.quantised_expert_bytes, other.quantised_expert_bytes),
+        )
+
+    @property
+    def dense(self) -> Num:
+        """Dense elements, adapters left out."""
+        return self.matrices + self.others
+
+    @property
+    def total(self) -> Num:
+        """All base elements."""
+        return self.dense + self.experts
+
+
+def nf4_bytes(elements: Num, matrices: Num, *, double_quant: bool) -> Num:
+    """Return the bytes of `matrices` equal NF4 matrices of `elements` each (bitsandbytes, block 64).
+
+    4 bits a weight; one absmax per 64 weights: fp32, or with double quantisation 1 byte and an fp32 absmax per 256 of them; then
+    the code tables (64 bytes; 1,092 with the second level).
+    """
+    one: Num
+    if double_quant:
+        one = elements / 2.0 + elements / 64.0 + 4.0 * np.ceil(num(elements) / 64.0 / 256.0) + 1092.0
+    else:
+        one = elements / 2.0 + elements / 16.0 + 64.0
+    return matrices * one
+
+
+def tally(ops: tuple[Op, ...], training: Training) -> Tally:
+    """Return the elements of `ops` by class, per rank."""
+    total = Tally()
+    for op in ops:
+        for p in op.params:
+            total = total + _classify(p, training)
+    return total
+
+
+def _classify(p: Params, training: Training) -> Tally:
+    quantised: Num = 0.0
+    if training.method == "qlora" and p.quantizable:
+        quantised = nf4_bytes(p.largest, p.count / p.largest, double_quant=training.double_quant)
+    if p.kind == "expert":
+        return Tally(experts=p.count, expert_adapters=p.adapter, quantised_expert_bytes=quantised)
+    if p.kind == "linear":
+        return Tally(matrices=p.count, adapters=p.adapter, quantised_bytes=quantised)
+    return Tally(others=p.count, adapters=p.adapter)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """Elements of every evaluated stage, and of the single units that ZeRO-3 gathers."""
+
+    stage: Tally
+    embedding: Tally
+    head: Tally
+    layer: Tally
+    """The largest kind of layer."""
+
+
+def held(training: Training, ops: ModelOps, stages: Stages) -> Held:
+    """Return the elements that each stage holds before any ZeRO division, shape (…, K)."""
+    kinds = [tally(rows, training) for _, rows in ops.kinds]
+    embedding, head = tally(ops.embedding, training), tally(ops.head, training)
+    stage = embedding.times(stages.embedding) + head.times(stages.head)
+    for count, kind in zip(stages.kind_layers, kinds, strict=True):
+        stage = stage + kind.times(count)
+    if ops.mtp:
+        stage = stage + tally(ops.mtp, training).times(stages.head)
+    largest = kinds[0]
+    for kind in kinds[1:]:
+        largest = largest.at_least(kind)
+    return Held(stage=stage, embedding=embedding, head=head, layer=largest)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class States:
+    """Bytes of one stage's states, on the device, per rank; `whole_*` are the bytes that left it."""
+
+    weights: tuple[Term, ...]
+    gradients: tuple[Term, ...]
+    """Gradients that are made anew each step (freed after it)."""
+    main_gradients: tuple[Term, ...]
+    """Accumulation buffers that stay."""
+    optimizer: tuple[Term, ...]
+    host_optimizer: Num
+    host_weights: Num
+    trained: Tally
+    """Elements that train (adapters as `matrices` and `experts` under LoRA)."""
+    optimizer_shares: Shares
+    gradient_ranks: Num
+    """Ranks that reduce dense gradients."""
+
+
+def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: Stages) -> States:
+    """Return the states of every evaluated stage under `regime`.
+
+    Source: the regime's. Assumes: ZeRO pads partitions by less than one part in a thousand.
+    """
+    mode = OFFLOAD[layout.choices.offload]
+    away = num(layout.degrees.offload_fraction)
+    lora = training.method in ("lora", "qlora")
+    trained = _trained(training, h, stages) if lora else h.stage
+    weight = shares(layout, regime.weight_from)
+    step = shares(layout, regime.optimizer_from)
+    weights = _base(training, regime, h.stage, weight) if lora else _full("weights", "weight", regime.weight_bytes, trained, weight, regime.source)
+    if lora:
+        weights = (*weights, *_full("weights.adapters", "adapter weight", regime.weight_bytes, trained, shares(layout, 3), regime.source))
+    gradient, main = shares(layout, regime.gradient_from), shares(layout, regime.main_gradient_from)
+    kept = (
+        *_full("optimizer.master", "master", regime.master_bytes, trained, step, regime.source),
+        *_moments(regime, trained, step),
+    )
+    host_optimizer: Num = 0.0
+    if mode.optimizer:
+        for term in kept:
+            host_optimizer = host_optimizer + term.value * away
+        kept = tuple(_scaled(term, 1.0 - away) for term in kept)
+    host_weights: Num = 0.0
+    if mode.weights:
+        for term in weights:
+            host_weights = host_weights + term.value * away
+        weights = tuple(_scaled(term, 1.0 - away) for term in weights)
+    return States(
+        weights=weights,
+        gradients=_full("gradients", "gradient", regime.gradient_bytes, trained, gradient, regime.source),
+        main_gradients=_full("gradients.main", "main gradient", regime.main_gradient_bytes, trained, main, regime.source),
+        optimizer=kept,
+        host_optimizer=host_optimizer,
+        host_weights=host_weights,
+        trained=trained,
+        optimizer_shares=step,
+        gradient_ranks=num(layout.degrees.dp) * layout.degrees.cp,
+    )
+
+
+def _trained(training: Training, h: Held, stages: Stages) -> Tally:
+    """Adapters; with `train_embeddings` (peft's modules_to_save) also a trained copy of embedding and head."""
+    copies: Num = 0.0 * num(h.stage.adapters)
+    if training.extra.get("train_embeddings") == "yes":
+        copies = h.embedding.others * stages.embedding + h.head.others * stages.head
+    return Tally(matrices=h.stage.adapters, experts=h.stage.expert_adapters, others=copies)
+
+
+def _scaled(term: Term, factor: Num) -> Term:
+    return Term(name=term.name, value=term.value * factor, source=term.source, formula=f"{term.formula} × part left on the device")
+
+
+def _full(prefix: str, what: str, width: float, t: Tally, share: Shares, source: str) -> tuple[Term, ...]:
+    """Dense and expert terms of a state of `width` bytes an element."""
+    if width == 0.0:
+        return ()
+    text = f"parameters × {width:g} bytes ({what}) / ranks that share them"
+    dense = Term(name=f"{prefix}.dense", value=t.dense * (width / num(share.dense)), source=source, formula=text)
+    if not np.any(num(t.experts)):
+        return (dense,)
+    experts = Term(name=f"{prefix}.experts", value=t.experts * (width / num(share.experts)), source=source, formula=text)
+    return (dense, experts)
+
+
+def _moments(regime: Regime, t: Tally, share: Shares) -> tuple[Term, ...]:
+    if regime.moment_bytes == 0.0 and regime.other_moment_bytes == 0.0:
+        return ()
+    text = f"matrices × {regime.moment_bytes:g} + others × {regime.other_moment_bytes:g} bytes / ranks that share them"
+    dense = (t.matrices * regime.moment_bytes + t.others * regime.other_moment_bytes) / num(share.dense)
+    terms = [Term(name="optimizer.moments.dense", value=dense, source=regime.source, formula=text)]
+    if np.any(num(t.experts)):
+        value = t.experts * (regime.moment_bytes / num(share.experts))
+        terms.append(Term(name="optimizer.moments.experts", value=value, source=regime.source, formula=text))
+    return tuple(terms)
+
+
+def _base(training: Training, regime: Regime, t: Tally, share: Shares) -> tuple[Term, ...]:
+    """The frozen base: 16-bit, or NF4 matrices with everything else in 16 bits (fp32 after peft's k-bit preparation)."""
+    dense, experts = base_bytes(training, regime, t)
+    source = NF4 if training.method == "qlora" else "frozen base weights as loaded"
+    terms = [Term(name="weights.base.dense", value=dense / num(share.dense), source=source, formula="frozen dense weights / ranks")]
+    if np.any(num(t.experts)):
+        terms.append(Term(name="weights.base.experts", value=experts / num(share.experts), source=source, formula="frozen experts / ranks"))
+    return tuple(terms)
+
+
+def base_bytes(training: Training, regime: Regime, t: Tally) -> tuple[Num, Num]:
+    """Return the undivided bytes of a frozen base: (dense, experts)."""
+    if training.method == "qlora":
+        rest = 4.0 if training.kbit_prepare else regime.frozen_bytes
+        return t.quantised_bytes + t.others * rest, t.quantised_expert_bytes + 0.0 * num(t.experts)
+    return t.dense * regime.frozen_bytes, t.experts * regime.frozen_bytes
+
+
+def gathered_bytes(training: Training, regime: Regime, t: Tally) -> Num:
+    """Return the bytes of a unit while ZeRO-3 holds it whole."""
+    if training.method in ("lora", "qlora"):
+        dense, experts = base_bytes(training, regime, t)
+        return dense + experts + (t.adapters + t.expert_adapters) * regime.weight_bytes
+    return t.total * regime.gather_bytes

@@ -1,0 +1,139 @@
+"""The memory ledger of every stage and phase, and the peaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.architecture import Architecture
+from cost_models.choices.precision import Regime, regime_of
+from cost_models.layout import Layout, micro_batches
+from cost_models.ledger import Ledger, Term, add
+from cost_models.memory.activations import Activations, activations
+from cost_models.memory.buffers import Buffers, buffers
+from cost_models.memory.host import host
+from cost_models.memory.inference import cache, scale_bytes
+from cost_models.memory.overheads import overheads
+from cost_models.memory.states import Held, States, held, states
+from cost_models.numeric import Num, num
+from cost_models.result import PHASES, MemoryCost
+from cost_models.stack import resolve
+from cost_models.stages import Stages
+from cost_models.training import Training
+from cost_models.transformer import ModelOps
+from hardware.spec import Pool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What the phases are put together from."""
+
+    held: Held
+    states: States
+    activations: Activations
+    buffers: Buffers
+
+
+def memory(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, stages: Stages) -> MemoryCost:
+    """Return the memory of every evaluated stage, bytes per rank: shape (K,) for one layout, (N, K) for a batch.
+
+    The allocated peak is the highest of four phases: after loading; at the end of forward with the loss; in backward; in the
+    optimizer step. Reserved adds what the allocator caches, device adds context and communicators.
+    """
+    regime = regime_of(training, layout.choices)
+    stack = resolve(training)
+    h = held(training, ops, stages)
+    s = states(training, regime, layout, h, stages)
+    parts = Parts(
+        held=h,
+        states=s,
+        activations=activations(training, stack, layout, ops, stages),
+        buffers=buffers(training, stack, regime, layout, pool, h, s, stages),
+    )
+    if training.method == "inference":
+        phases = _serving(architecture, training, ops, stages, parts)
+    else:
+        phases = _phases(training, regime, layout, parts)
+    return _cost(layout, pool, stages, phases, regime, parts)
+
+
+def _serving(architecture: Architecture, training: Training, ops: ModelOps, stages: Stages, parts: Parts) -> dict[str, Ledger]:
+    scales = parts.held.stage.total * scale_bytes(training.weight_bits)
+    terms = [*parts.states.weights]
+    if training.weight_bits < 16:
+        terms.append(Term(name="weights.scales", value=scales, source="one 16-bit scale and zero point per 64 weights", formula="parameters / 64 × 4 bytes"))
+    terms += [cache(architecture, training, ops, stages), *parts.buffers.always]
+    whole = Ledger("bytes", tuple(terms))
+    return {"load": Ledger("bytes", tuple(parts.states.weights)), "forward": whole, "backward": whole, "optimizer": whole}
+
+
+def _phases(training: Training, regime: Regime, layout: Layout, p: Parts) -> dict[str, Ledger]:
+    """Put the phases together: each is a ledger of the terms alive at its peak."""
+    s, a, b = p.states, p.activations, p.buffers
+    resting = (*s.weights, *s.main_gradients, *s.optimizer, *b.always)
+    later = np.where(micro_batches(layout, training.global_batch) > 1.0, 1.0, 0.0)
+    before = tuple(_times(t, later) for t in s.gradients)
+    started = (*resting, *before, *a.kept, *b.backward, a.live)
+    ended = (*resting, *s.gradients, *a.ending, *b.backward, a.live)
+    return {
+        "load": Ledger("bytes", (*s.weights, *b.load)),
+        "forward": Ledger("bytes", (*resting, *before, *a.kept, *a.kept_logits, *a.loss, *b.forward)),
+        "backward": _later_of(started, ended),
+        "optimizer": Ledger("bytes", (*resting, *s.gradients, *b.optimizer)),
+    }
+
+
+def _flat(regime: Regime, phases: dict[str, Ledger]) -> Num:
+    """Flat buffers of DeepSpeed's optimizer step: larger than any cached block, so that the allocator reserves them beside the rest."""
+    if not regime.flat_step:
+        return num(0.0)
+    return add(t.value for t in phases["optimizer"].terms if t.name.startswith(("buffers.step", "buffers.reduce")))
+
+
+def _times(term: Term, factor: Num) -> Term:
+    return Term(name=term.name, value=term.value * factor, source=term.source, formula=term.formula)
+
+
+def _later_of(start: tuple[Term, ...], end: tuple[Term, ...]) -> Ledger:
+    """Backward is highest where it starts (all activations) or where it ends (all gradients): take the higher, stage by stage."""
+    late = Ledger("bytes", end).total > Ledger("bytes", start).total
+    by_name = {t.name: t for t in start}
+    merged = []
+    for t in end:
+        first = by_name.pop(t.name, None)
+        value = num(t.value) if first is not None and first.value is t.value else np.where(late, t.value, 0.0 if first is None else first.value)
+        merged.append(Term(name=t.name, value=value, source=t.source, formula=t.formula))
+    merged += [Term(name=t.name, value=np.where(late, 0.0, t.value), source=t.source, formula=t.formula) for t in by_name.values()]
+    return Ledger("bytes", tuple(merged))
+
+
+def _cost(layout: Layout, pool: Pool, stages: Stages, phases: dict[str, Ledger], regime: Regime, parts: Parts) -> MemoryCost:
+    flat = 0.0 * stages.layers
+    allocated: Num = flat
+    winner: Num = flat
+    for number, name in enumerate(PHASES):
+        total = phases[name].total + flat
+        winner = np.where(total > allocated, float(number), winner)
+        allocated = np.maximum(allocated, total)
+    over = overheads(layout, allocated, _flat(regime, phases))
+    reserved = allocated + over.terms[0].value
+    device = allocated + over.total
+    outside = host(regime, layout, pool, parts.states, parts.activations.offloaded + flat)
+    return MemoryCost(
+        stage_index=stages.index,
+        phases=phases,
+        overhead=over,
+        stage_allocated_bytes=allocated,
+        stage_reserved_bytes=reserved,
+        stage_device_bytes=device,
+        stage_phase=winner,
+        peak_allocated_bytes=np.max(allocated, axis=-1),
+        peak_reserved_bytes=np.max(reserved, axis=-1),
+        peak_device_bytes=np.max(device, axis=-1),
+        peak_stage=np.take_along_axis(num(stages.index) + flat, np.argmax(device, axis=-1)[..., None], axis=-1)[..., 0],
+        host_bytes_per_node=np.max(outside.ledger.total + flat, axis=-1),
+        host=outside.ledger,
+        nvme_bytes_per_node=np.max(num(outside.nvme_bytes) + flat, axis=-1),
+        regime=regime.label,
+    )

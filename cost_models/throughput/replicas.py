@@ -1,0 +1,182 @@
+"""What data-parallel replicas cost: gradient reduction, ZeRO gathers, the optimizer step, and offload to host or NVMe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.choices.precision import Regime
+from cost_models.layout import Layout, expert_dp, shard_ranks
+from cost_models.numeric import Num, num
+from cost_models.throughput.collectives import Fabric, Group, Placed, collective_seconds, place
+from cost_models.throughput.roofline import Rates
+from cost_models.throughput.software import Software
+from cost_models.throughput.units import Unit
+from cost_models.training import Training
+from hardware.calibration import calibration
+from hardware.spec import Pool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replicas:
+    """The groups that hold the same parameters, and how their state is divided."""
+
+    dense: Placed
+    """Ranks that divide (or copy) the dense state: the shard group where one is set, else dp × cp."""
+    expert: Placed
+    copies: Placed
+    """Replicas of a shard group (hybrid sharding); a group of one otherwise."""
+    divided: Num
+    """Ranks over which the optimizer state of dense parameters is divided."""
+    expert_divided: Num
+
+
+def replicas(layout: Layout, f: Fabric) -> Replicas:
+    """Return the data-parallel groups of `layout` placed on the fabric."""
+    d = layout.degrees
+    shard = shard_ranks(layout)
+    everyone = num(d.dp) * d.cp
+    experts = expert_dp(layout)
+    stride = num(d.tp)
+    one = 1.0
+    zero = layout.choices.zero
+    return Replicas(
+        dense=place(f, Group(size=shard, stride=stride)),
+        expert=place(f, Group(size=np.maximum(1.0, experts * np.minimum(1.0, shard / everyone)), stride=num(d.ep) * d.etp)),
+        copies=place(f, Group(size=np.maximum(1.0, everyone / shard), stride=stride * shard)),
+        divided=shard if zero else one,
+        expert_divided=np.maximum(1.0, experts * np.minimum(1.0, shard / everyone)) if zero else one,
+    )
+
+
+def zero3(u: Unit, r: Replicas, regime: Regime, training: Training, stack: Software) -> None:
+    """Add to a unit its ZeRO-3 gathers (forward and backward) and its gradient reduction, per micro-batch."""
+    width = regime.frozen_bytes if training.method in ("lora", "qlora") else regime.gather_bytes
+    if training.method == "qlora":
+        width = 0.5
+    elif training.extra.get("float8_gather") == "yes":
+        width = 1.0
+    gather = collective_seconds(r.dense, "all_gather", u.dense * width)
+    reduce = collective_seconds(r.dense, "reduce_scatter", u.trained_dense * regime.reduce_bytes)
+    if isinstance(u.expert, np.ndarray) or u.expert > 0:
+        gather = gather + collective_seconds(r.expert, "all_gather", u.expert * width)
+        reduce = reduce + collective_seconds(r.expert, "reduce_scatter", u.trained_expert * regime.reduce_bytes)
+    if stack.zero_messages > 1.0:
+        more = (stack.zero_messages - 1.0) * r.dense.base_seconds
+        gather, reduce = gather + more, reduce + more
+    u.zero_f = gather
+    u.zero_b = gather + reduce
+    u.zero_exposed_f = _behind(u.zero_f, u.forward, stack.fsdp_hidden)
+    u.zero_exposed_b = _behind(u.zero_b, u.backward, stack.fsdp_hidden)
+    u.forward = u.forward + u.zero_exposed_f
+    u.backward = u.backward + u.zero_exposed_b
+
+
+def _behind(busy: Num, window: Num, hidden: float) -> Num:
+    """Exposed part of traffic of which `hidden` may run behind a window of compute, at a cost to that compute."""
+    covered = np.minimum(hidden * busy, window)
+    return busy - covered + calibration("software").value("overlap_slowdown") * covered
+
+
+def offload_layers(u: Unit, layout: Layout, pool: Pool, r: Replicas, training: Training) -> None:
+    """Add to a unit the host transfers of offloaded parameters (fetched for forward and backward) and activations (out and back)."""
+    host = calibration("host")
+    rate = (pool.host_link_bytes_per_second or host.value("unknown_host_link_bytes_per_second")) * host.value("host_link_fraction")
+    moved_f: Num = 0.0
+    if "params" in layout.choices.offload:
+        shards = (u.dense / r.divided + u.expert / r.expert_divided) * 2.0
+        moved_f = moved_f + shards * layout.degrees.offload_fraction
+    moved_b = moved_f
+    if np.any(num(layout.degrees.activation_offload) > 0.0):
+        kept = u.saved_bytes * layout.degrees.activation_offload
+        moved_f, moved_b = moved_f + kept, moved_b + kept
+    u.offload_f, u.offload_b = moved_f / rate, moved_b / rate
+    u.offload_exposed_f = np.maximum(u.offload_f - u.forward, 0.0)
+    u.offload_exposed_b = np.maximum(u.offload_b - u.backward, 0.0)
+    u.forward = u.forward + u.offload_exposed_f
+    u.backward = u.backward + u.offload_exposed_b
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Synchronised:
+    """Seconds of one step, busy and exposed, of the slowest stage ((…, K) arrays)."""
+
+    reduce: Num
+    reduce_exposed: Num
+    gather: Num
+    gather_exposed: Num
+
+
+def synchronise(
+    layout: Layout, r: Replicas, regime: Regime, stack: Software, params: tuple[Num, Num], window: tuple[Num, Num], micro_batches: Num, training: Training
+) -> Synchronised:
+    """Return gradient reduction and parameter gather of ZeRO 0, 1, 2, and of the copies of a ZeRO-3 shard group.
+
+    `params` = trained dense and expert parameters of each stage; `window` = forward and backward seconds of a micro-batch of the stage.
+    Reduction hides behind the last micro-batch's backward, the gather behind the first one's forward; a tail of a twentieth remains.
+    """
+    dense, expert = params
+    zero = layout.choices.zero
+    copies = collective_seconds(r.copies, "all_reduce", dense * (regime.reduce_bytes / np.maximum(num(r.divided), 1.0)))
+    copies = np.where(num(r.copies.size) > 1.0, copies, 0.0)
+    if zero == 3:
+        return Synchronised(reduce=copies, reduce_exposed=_behind_window(copies, window[1], stack.grad_hidden), gather=0.0, gather_exposed=0.0)
+    kind = "all_reduce" if zero == 0 else "reduce_scatter"
+    once = collective_seconds(r.dense, kind, dense * regime.reduce_bytes)
+    once = once + np.where(num(expert) > 0.0, collective_seconds(r.expert, kind, expert * regime.reduce_bytes), 0.0)
+    each = zero == 2 and training.framework not in ("megatron",)
+    times = micro_batches if each else 1.0
+    reduce = once * times + copies
+    exposed = _behind_window(once, window[1], stack.grad_hidden) * times + copies
+    gather: Num = 0.0
+    if zero:
+        gather = collective_seconds(r.dense, "all_gather", dense * regime.gather_bytes)
+        gather = gather + np.where(num(expert) > 0.0, collective_seconds(r.expert, "all_gather", expert * regime.gather_bytes), 0.0)
+    return Synchronised(
+        reduce=reduce, reduce_exposed=exposed, gather=gather, gather_exposed=_behind_window(gather, window[0], stack.gather_hidden)
+    )
+
+
+def _behind_window(busy: Num, window: Num, hidden: float) -> Num:
+    if hidden == 0.0:
+        return busy
+    covered = np.minimum(busy * 0.95, window * hidden)
+    return busy - covered + calibration("software").value("overlap_slowdown") * covered
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """Seconds of the optimizer step of each stage ((…, K))."""
+
+    device: Num
+    host: Num
+    """The part that runs on host CPUs."""
+    transfer: Num
+    """Gradients out and weights back over the host link, and states from and to NVMe."""
+
+
+def update(layout: Layout, pool: Pool, r: Replicas, regime: Regime, rates: Rates, params: tuple[Num, Num]) -> Update:
+    """Return the optimizer step: states read and written once over HBM, or on the host where they are offloaded."""
+    soft, host = calibration("software"), calibration("host")
+    owned = params[0] / r.divided + params[1] / r.expert_divided
+    wide = regime.master_bytes or regime.weight_bytes
+    gradient = regime.main_gradient_bytes or regime.gradient_bytes
+    moved = 2.0 * wide + 2.0 * regime.moment_bytes + gradient + (regime.weight_bytes if regime.master_bytes else 0.0)
+    moved += soft.value("optimizer_extra_bytes")
+    rate = rates.hbm_bytes_per_second * soft.value("optimizer_fraction")
+    zeroed = (params[0] + params[1]) * gradient
+    device = (owned * moved + zeroed) / rate
+    if "optimizer" not in layout.choices.offload:
+        return Update(device=device, host=0.0, transfer=0.0)
+    away = num(layout.degrees.offload_fraction)
+    per_node = float(pool.gpus_per_node)
+    cpu = owned * away * per_node / host.value("cpu_adam_parameters_per_second")
+    link = (pool.host_link_bytes_per_second or host.value("unknown_host_link_bytes_per_second")) * host.value("host_link_fraction")
+    transfer = owned * away * (gradient + regime.gather_bytes) / link
+    if layout.choices.offload_target == "nvme":
+        state = owned * away * per_node * (wide + regime.moment_bytes)
+        read = pool.node.nvme_read_bytes_per_second or host.value("nvme_read_bytes_per_second")
+        write = pool.node.nvme_write_bytes_per_second or host.value("nvme_write_bytes_per_second")
+        transfer = transfer + state / read + state / write
+    return Update(device=device * (1.0 - away) + zeroed * away / rate, host=cpu, transfer=transfer)

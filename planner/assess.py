@@ -1,0 +1,103 @@
+"""Assess: judge the one layout that a request states, taking degree one and the framework's usual choices where it is silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cost_models.layout import Choices, Degrees, Layout
+from cost_models.numeric import num
+from cost_models.training import Framework
+from planner.case import Case
+from planner.defaults import first_framework
+from planner.evaluate import plan
+from planner.misses import miss_of
+from planner.plan import Broken, NearMiss, Plan
+from planner.request import Resolved
+from planner.rules import broken
+from planner.rules.frameworks import SEARCHED, SUPPORT
+from planner.rules.rule import CHOICES, DEGREES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assessment:
+    """What one layout comes to."""
+
+    case: Case
+    layout: Layout
+    plan: Plan | None
+    """None where laws are broken."""
+    broken: tuple[Broken, ...] = ()
+    near_miss: NearMiss | None = None
+    """What the plan lacks where its verdict is `no` or `tight`."""
+    assumed: tuple[str, ...] = ()
+
+
+def assess(resolved: Resolved) -> Assessment:
+    """Judge the request's layout on the first pool of its cluster.
+
+    Where no framework is asked for, the first whose laws the layout keeps is taken, and named in `assumed`.
+    """
+    named = resolved.frameworks
+    usual = first_framework(resolved.training.method, resolved.cluster.pools[0].count)
+    tried: tuple[Framework, ...] = named or tuple(dict.fromkeys((usual, *SEARCHED)))
+    judged = [(case := resolved.case(framework=f), layout_of(case), broken(case, layout_of(case))) for f in tried]
+    case, layout, laws = min(judged, key=lambda j: len(j[2]))
+    assumed = (*_assumed(case, layout), *(() if named else (f"framework {case.framework}",)))
+    if laws:
+        return Assessment(case=case, layout=layout, plan=None, broken=laws, assumed=assumed)
+    made = plan(case, layout)
+    miss = None if made.fits else miss_of(made, case.host_limit_bytes)
+    return Assessment(case=case, layout=layout, plan=made, near_miss=miss, assumed=assumed)
+
+
+def layout_of(case: Case) -> Layout:
+    """Return the layout that the fixed fields state: other degrees 1, data parallel over the GPUs that are left, micro-batch 1,
+    and the framework's usual choices."""
+    degrees: dict[str, Any] = {name: float(v) for name, v in case.given.items() if name in DEGREES}
+    if "dp" not in degrees:
+        used = degrees.get("tp", 1.0) * degrees.get("pp", 1.0) * degrees.get("cp", 1.0)
+        degrees["dp"] = float(max(1, int(case.world // used)))
+    made = Degrees(**degrees)
+    choices = {**_usual(case, made), **{n: tuple(v) if n == "recompute_modules" else v for n, v in case.given.items() if n in CHOICES}}
+    return Layout(degrees=made, choices=Choices(**choices))
+
+
+def _usual(case: Case, d: Degrees) -> dict[str, Any]:
+    support = SUPPORT[case.framework]
+    tp, cp = float(num(d.tp)), float(num(d.cp))
+    parallel = case.given.get("schedule")
+    return {
+        "zero": _usual_zero(case, d),
+        "sequence_parallel": bool(support.sequence_parallel and tp > 1 and case.training.seq % (tp * cp) == 0 and case.training.method != "inference"),
+        "schedule": parallel or ("interleaved" if float(num(d.vpp)) > 1 else "1f1b"),
+    }
+
+
+def _usual_zero(case: Case, d: Degrees) -> int:
+    """ZeRO-1 in Megatron-LM (its distributed optimizer), 3 in FSDP, 2 in DeepSpeed without a pipeline; more where offload needs it."""
+    support, offload = SUPPORT[case.framework], str(case.given.get("offload", "none"))
+    if "params" in offload or (offload != "none" and case.given.get("offload_target") == "nvme"):
+        wanted = 3
+    elif case.framework in ("torchtitan", "fsdp"):
+        wanted = 3
+    elif float(num(d.dp)) * float(num(d.cp)) == 1.0 and offload == "none":
+        wanted = 0
+    else:
+        wanted = 2 if case.framework == "deepspeed" and float(num(d.pp)) == 1.0 else 1
+    return max((z for z in support.zero if z <= wanted), default=min(support.zero))
+
+
+def _assumed(case: Case, layout: Layout) -> list[str]:
+    d, said = layout.degrees, []
+    if "dp" not in case.fixed and float(num(d.dp)) > 1:
+        said.append(f"dp {int(num(d.dp))} (the GPUs that are left)")
+    if "micro_batch" not in case.fixed:
+        said.append("micro-batch 1")
+    if "zero" not in case.fixed and layout.choices.zero:
+        said.append(f"ZeRO-{layout.choices.zero}")
+    if "sequence_parallel" not in case.fixed and np.any(num(d.tp) > 1):
+        said.append(f"sequence parallel {'on' if layout.choices.sequence_parallel else 'off'}")
+    return said

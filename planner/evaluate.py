@@ -1,0 +1,249 @@
+"""The one caller of the cost models: a batch of layouts -> totals; a single layout -> a plan with its ledgers and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.cost import cost
+from cost_models.layout import Degrees, Layout, micro_batches
+from cost_models.ledger import add
+from cost_models.numeric import num
+from cost_models.result import Cost, MemoryCost, TimeCost
+from cost_models.stages import Stages, layer_kinds
+from planner.case import Case
+from planner.plan import Plan, Verdict
+from planner.rules import frameworks_of
+
+Array = npt.NDArray[np.float64]
+CHUNK = 4096
+"""Layouts evaluated at once: large enough that numpy's overhead vanishes, small enough that all terms stay in tens of MB."""
+STATES = ("weights", "gradients", "optimizer")
+"""Buckets that no micro-batch, recompute or schedule changes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    """What the search compares, one entry per layout (shape (N,))."""
+
+    device_bytes: Array
+    host_bytes: Array
+    """Per server."""
+    nvme_bytes: Array
+    """Per server."""
+    step_seconds: Array
+    states_bytes: Array
+    """Weights, gradients and optimizer of the fullest stage and phase: what remains whatever is recomputed."""
+
+    def __len__(self) -> int:
+        return len(self.step_seconds)
+
+
+def totals(case: Case, layout: Layout) -> Totals:
+    """Return the totals of a batch (or of one layout), chunk by chunk."""
+    parts = [_totals(case, chunk) for chunk in chunks(layout)]
+    return Totals(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Totals)})
+
+
+def chunks(layout: Layout) -> Iterator[Layout]:
+    """Yield the batch in pieces of at most CHUNK layouts."""
+    size = layout.size
+    if size <= CHUNK:
+        yield layout
+        return
+    for start in range(0, size, CHUNK):
+        yield take(layout, np.arange(start, min(start + CHUNK, size)))
+
+
+def take(layout: Layout, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Layout:
+    """Return the rows of a batch, by index or mask; degrees that are one number for all rows stay so."""
+    picked = {}
+    for f in fields(Degrees):
+        value = num(getattr(layout.degrees, f.name))
+        picked[f.name] = value if value.size == 1 else value.reshape(-1, 1)[rows]
+    return replace(layout, degrees=Degrees(**picked))
+
+
+def _totals(case: Case, layout: Layout) -> Totals:
+    result = cost(case.architecture, case.training, layout, case.pool)
+    size = layout.size
+    memory = result.memory
+    return Totals(
+        device_bytes=_flat(memory.peak_device_bytes, size),
+        host_bytes=_flat(memory.host_bytes_per_node, size),
+        nvme_bytes=_flat(memory.nvme_bytes_per_node, size),
+        step_seconds=_flat(result.time.step_seconds, size),
+        states_bytes=_flat(_states(memory), size),
+    )
+
+
+def _flat(value: object, size: int) -> Array:
+    flat = num(value).reshape(-1)
+    return flat if flat.size == size else np.broadcast_to(flat, (size,)).copy()
+
+
+def _states(memory: MemoryCost) -> Array:
+    """Most bytes of weights, gradients and optimizer over phases and stages."""
+    most: Array | None = None
+    for ledger in memory.phases.values():
+        held = np.max(np.atleast_1d(add(t.value for t in ledger.terms if t.bucket in STATES)), axis=-1)
+        most = held if most is None else np.maximum(most, held)
+    return num(0.0) if most is None else most
+
+
+def fitting(case: Case, found: Totals, *, margin: bool = True) -> npt.NDArray[np.bool_]:
+    """Return which layouts fit device, host and NVMe, with the safety margin or up to the last byte. Unknown sizes are not checked."""
+    keep = found.device_bytes <= (case.limit_bytes if margin else case.pool.capacity_bytes)
+    host, nvme = case.host_limit_bytes, case.pool.node.nvme_bytes
+    if host is not None:
+        keep = keep & (found.host_bytes <= host)
+    if nvme is not None:
+        keep = keep & (found.nvme_bytes <= nvme)
+    return np.asarray(keep)
+
+
+def over(case: Case, found: Totals) -> Array:
+    """Return by how many bytes each layout exceeds the limit that it exceeds most (device, host per server, NVMe per server); 0 if none."""
+    host, nvme = case.host_limit_bytes, case.pool.node.nvme_bytes
+    worst = np.maximum(found.device_bytes - case.limit_bytes, 0.0)
+    if host is not None:
+        worst = np.maximum(worst, found.host_bytes - host)
+    if nvme is not None:
+        worst = np.maximum(worst, found.nvme_bytes - nvme)
+    return np.asarray(worst)
+
+
+def excluded_by(case: Case, found: Totals) -> dict[str, int]:
+    """Return how many layouts each limit excludes: `memory`, `host_memory`, `nvme` (the first that each breaks)."""
+    device = found.device_bytes > case.limit_bytes
+    host, nvme = case.host_limit_bytes, case.pool.node.nvme_bytes
+    over_host = ~device & (found.host_bytes > (np.inf if host is None else host))
+    over_nvme = ~device & ~over_host & (found.nvme_bytes > (np.inf if nvme is None else nvme))
+    counts = {"memory": int(device.sum()), "host_memory": int(over_host.sum()), "nvme": int(over_nvme.sum())}
+    return {name: count for name, count in counts.items() if count}
+
+
+def evaluate(case: Case, layout: Layout, *, every: bool = True) -> Cost:
+    """Return both ledgers of a single layout, of every pipeline stage."""
+    return cost(case.architecture, case.training, layout, case.pool, every=every and layout.stage_layers is None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTable:
+    """What stages of one pipeline cost, whatever the others hold."""
+
+    rows: Array
+    """(K, 4): pipeline position, first layer, layers held, fully recomputed layers."""
+    device_bytes: Array
+    """(K,)"""
+    seconds: Array
+    """Forward and backward of one micro-batch, (K,)."""
+
+
+def stage_table(case: Case, layout: Layout, rows: Array) -> StageTable:
+    """Return the cost of each row's stage, from one evaluation of all of them."""
+    kinds, before = layer_kinds(case.architecture)
+    position, start, held, again = (rows[:, i] for i in range(4))
+    first = np.where(position == 0.0, 1.0, 0.0)
+    ends = (start + held).astype(np.int64), start.astype(np.int64)
+    described = Stages(
+        index=position,
+        layers=held,
+        kind_layers=tuple((table[ends[0]] - table[ends[1]]).astype(np.float64) for table in before),
+        embedding=first,
+        head=np.where(position == num(layout.degrees.pp) - 1.0, 1.0, 0.0),
+        first_layer=first,
+        recomputed=again,
+    )
+    result = cost(case.architecture, case.training, layout, case.pool, held=described)
+    seconds = num(result.time.stage_forward_seconds) + result.time.stage_backward_seconds
+    return StageTable(rows=rows, device_bytes=num(result.memory.stage_device_bytes), seconds=num(seconds))
+
+
+def plan(case: Case, layout: Layout) -> Plan:
+    """Return the plan of a single layout: all stages' ledgers, verdict, and what limits it."""
+    result = evaluate(case, layout)
+    host = case.pool.node.host_memory_bytes
+    return Plan(
+        architecture=case.architecture,
+        training=case.training,
+        pool=case.pool,
+        layout=layout,
+        cost=result,
+        verdict=_verdict(case, result.memory),
+        margin_bytes=case.pool.capacity_bytes - case.limit_bytes,
+        host_capacity_bytes=host,
+        micro_batches=int(micro_batches(layout, case.training.global_batch)),
+        limited_by=limited_by(result.time),
+        frameworks=frameworks_of(case, layout),
+        warnings=_warnings(case, result.memory),
+    )
+
+
+def _verdict(case: Case, memory: MemoryCost) -> Verdict:
+    device, host, nvme = (float(num(v)) for v in (memory.peak_device_bytes, memory.host_bytes_per_node, memory.nvme_bytes_per_node))
+    limit, space = case.host_limit_bytes, case.pool.node.nvme_bytes
+    if device > case.pool.capacity_bytes or (limit is not None and host > limit) or (space is not None and nvme > space):
+        return "no"
+    return "fits" if device <= case.limit_bytes else "tight"
+
+
+def _warnings(case: Case, memory: MemoryCost) -> tuple[str, ...]:
+    node = case.pool.node
+    said = []
+    if float(num(memory.host_bytes_per_node)) > 0.0 and node.host_memory_bytes is None:
+        said.append(f"host memory of {node.name} is unknown: not checked")
+    if float(num(memory.nvme_bytes_per_node)) > 0.0 and node.nvme_bytes is None:
+        said.append(f"NVMe of {node.name} is unknown: not checked")
+    a, seq = case.architecture, case.training.seq
+    if a.max_positions is not None and seq > a.max_positions:
+        said.append(f"sequence {seq:,} exceeds the {a.max_positions:,} positions that {a.id} was made for")
+    return tuple(said)
+
+
+def limited_by(time: TimeCost) -> str:
+    """Return the group of terms that takes the largest part of the step, in words: `compute 81 %`, or the largest other one once
+    compute takes less than COMPUTE_BOUND of it."""
+    shares = shares_of(time)
+    if not shares:
+        return "nothing"
+    compute = shares.pop("compute", 0.0)
+    if compute >= COMPUTE_BOUND or not shares:
+        return f"compute {100.0 * compute:.0f} %"
+    name = max(shares, key=lambda n: (shares[n], n))
+    return f"{WORDS.get(name, name)} {100.0 * shares[name]:.0f} %"
+
+
+COMPUTE_BOUND = 0.8
+"""Part of the step from which a plan is called limited by compute."""
+WORDS = {
+    "bubble": "bubble",
+    "tp": "TP traffic",
+    "cp": "CP traffic",
+    "ep": "EP traffic",
+    "pp": "PP traffic",
+    "dp": "DP traffic",
+    "zero": "ZeRO traffic",
+    "recompute": "recompute",
+    "sp": "SP traffic",
+    "host": "host",
+    "optimizer": "optimizer step",
+    "offload": "offload",
+}
+"""Group of time terms -> words."""
+
+
+def shares_of(time: TimeCost) -> dict[str, float]:
+    """Return the part of the step that each group of terms (first part of its name) takes."""
+    step = float(num(time.step_seconds))
+    if step <= 0.0:
+        return {}
+    found: dict[str, float] = {}
+    for term in time.ledger.terms:
+        seconds = float(num(term.value if term.exposed is None else term.exposed))
+        name = "bubble" if term.name == "pp.bubble" else term.bucket
+        found[name] = found.get(name, 0.0) + seconds / step
+    return found

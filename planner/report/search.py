@@ -1,0 +1,53 @@
+"""The report of a search: what was understood, the answer, the alternatives, why, what next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.plan import SearchResult
+from planner.report.infeasible import excluded_lines, near_miss_lines, remedy_lines, searched_text
+from planner.report.look import Look
+from planner.report.plans import answer, definition, ledgers, notes, plan_table
+from planner.report.words import gib
+
+
+def search_lines(result: SearchResult, base: str, top: int, next_commands: Sequence[str], look: Look) -> list[str]:
+    """Return all but the opening; `base` is the user's own command, to which remedies add their flags."""
+    if result.plans:
+        lines = _found(result, top, look)
+    else:
+        lines = _none(result, base, look)
+    lines += notes(result.notes, look)
+    lines += excluded_lines(result.searched, look) if not result.plans else []
+    lines += look.wrap(searched_text(result.searched))
+    if next_commands:
+        lines += ["", *next_lines(next_commands, look)]
+    return lines
+
+
+def _found(result: SearchResult, top: int, look: Look) -> list[str]:
+    shown = result.plans[:top]
+    lines = answer(shown[0], look)
+    if result.status == "interrupted":
+        lines += look.headed("Note", "interrupted: the best so far")
+    lines += ["", *plan_table(shown, look), ""]
+    lines += ledgers(shown[0], look, "plan 1" if len(shown) > 1 else "")
+    lines += definition(look)
+    return lines + notes(shown[0].warnings, look, "Warning")
+
+
+def _none(result: SearchResult, base: str, look: Look) -> list[str]:
+    nothing = "Interrupted before a plan was found." if result.status == "interrupted" else "No plan fits."
+    misses = result.near_misses
+    if misses and result.status != "interrupted":
+        plan = misses[0].plan
+        nothing = f"No plan fits {plan.pool.count:,} × {gib(plan.pool.capacity_bytes)} GiB."
+    lines = [look.bold(nothing), *near_miss_lines(misses, look)]
+    if result.remedies:
+        lines += ["", *remedy_lines(result.remedies, base, look), ""]
+    return lines
+
+
+def next_lines(commands: Sequence[str], look: Look) -> list[str]:
+    """Return commands that work when pasted, one a line, whatever the width."""
+    return [look.dim(f"{'Next' if index == 0 else '':<6}") + command for index, command in enumerate(commands)]

@@ -1,0 +1,84 @@
+"""The machine of a row: its GPU from the catalogue, its server by site or by default, its network where the row tells."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from hardware.catalog import UnknownName, load_gpu, load_node
+from hardware.pools import ClusterError, PoolRequest, make_pool
+from hardware.units import BITS_PER_BYTE, GB
+from planner.runs.assumed import Assumptions, Unfit
+
+if TYPE_CHECKING:
+    from hardware.spec import Gpu, Node, Pool
+    from planner.runs.notes import Stated
+    from planner.runs.row import Run
+
+SITES: tuple[tuple[str, float], ...] = ((r"4x100Gb/s OPA per node", 400.0), (r"^Jean Zay$", 400.0))
+"""Site -> network of one server, Gb/s in one direction (Jean Zay: 4 Omni-Path links of 100 Gb/s, IDRIS)."""
+SERVERS: tuple[tuple[str, str], ...] = ((r"\bGCP A3\b", "gcp-a3-highgpu-8g"), (r"\bDGX-2\b", "dgx-2"), (r"\bGrand Teton\b", "dgx-h100"))
+"""Site -> server of the catalogue."""
+
+
+@cache
+def _gpu(name: str) -> Gpu:
+    return load_gpu(name)
+
+
+@cache
+def _server(name: str) -> Node:
+    return load_node(name)
+
+
+def gpu(run: Run) -> Gpu:
+    """Return the row's accelerator. Raises Unfit for one that the catalogue lacks."""
+    try:
+        return _gpu(run.gpu)
+    except UnknownName as error:
+        raise Unfit(f"unknown GPU: {error}") from None
+
+
+def pool(run: Run, said: Stated, card: Gpu, assumed: Assumptions) -> Pool:
+    """Return the pool that the row ran on. Raises Unfit for counts that no cluster has."""
+    assert run.num_gpus is not None
+    server = next((name for pattern, name in SERVERS if re.search(pattern, run.site)), None)
+    per_node = run.gpus_per_node
+    node = _server(server) if server is not None else None
+    if node is not None and per_node is not None and per_node > node.gpus_per_node:
+        node = None
+    elif node is not None and per_node is not None:
+        per_node = min(per_node, node.gpus_per_node)
+    rate = _network(run, said, per_node or card.gpus_per_node or 8)
+    return _pool(card, node, run.num_gpus, per_node, rate, "no NVLink" in run.site, assumed)
+
+
+def _pool(card: Gpu, node: Node | None, count: int, per_node: int | None, rate: float | None, no_link: bool, assumed: Assumptions) -> Pool:
+    try:
+        request = PoolRequest(gpu=card, node=node, count=count, gpus_per_node=per_node, inter_node_bytes_per_second=rate)
+        report = make_pool(request)
+    except ClusterError as error:
+        raise Unfit(f"contradiction: {error}") from None
+    made = report.pool
+    if per_node is None and count > 1:
+        assumed.note("gpus_per_node", made.gpus_per_node, made.node.name)
+    if no_link:
+        bare = {"link": "PCIe", "link_domain_size": 1, "link_bytes_per_second": card.pcie_bytes_per_second}
+        made = made.model_copy(update={"node": made.node.model_copy(update=bare)})
+    if rate is None and made.nodes > 1:
+        assumed.note("network", made.node.network or made.node.name, "of the default server")
+    return made
+
+
+def _network(run: Run, said: Stated, per_node: int) -> float | None:
+    """Network of one GPU, bytes/s in one direction, where the row states it; None otherwise."""
+    per_gpu = said.integer("gpu_network_gbps")
+    if per_gpu is not None:
+        return per_gpu * GB / BITS_PER_BYTE
+    text = said.facts.get("node_network_gbps")
+    if text is not None:
+        cards, _, speed = text.rpartition("x")
+        return int(cards or 1) * int(speed) * GB / BITS_PER_BYTE / per_node
+    site = next((gbps for pattern, gbps in SITES if re.search(pattern, run.site)), None)
+    return None if site is None else site * GB / BITS_PER_BYTE / per_node

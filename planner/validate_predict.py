@@ -1,0 +1,100 @@
+"""Predict one row of a run table: its step time, and the memory of the stage that it logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.numeric import num
+from cost_models.result import Cost
+from planner.case import Case
+from planner.evaluate import evaluate
+from planner.runs import Spec
+
+if TYPE_CHECKING:
+    from cost_models.training import Training
+    from planner.plan import Verdict
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An evaluated row."""
+
+    spec: Spec
+    cost: Cost
+    """At the longest sample."""
+    typical: Cost
+    """At the typical sample; the same where all are of one length."""
+
+    @cached_property
+    def case(self) -> Case:
+        """What the layout is judged against."""
+        return Case(architecture=self.spec.architecture, training=self.spec.training, pool=self.spec.pool)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """One step; None where the row states no global batch."""
+        return float(num(self.typical.time.step_seconds)) if self.spec.timed else None
+
+    def peak_bytes(self, kind: str) -> float:
+        """Return the peak of one kind (`allocated`, `reserved`, `device`) on the stage that the row logs."""
+        memory = self.cost.memory
+        stages = {"allocated": memory.stage_allocated_bytes, "reserved": memory.stage_reserved_bytes, "device": memory.stage_device_bytes}
+        return float(np.max(logged(np.atleast_1d(num(stages[kind])), self.spec.run.logged_stage)))
+
+    @property
+    def device_bytes(self) -> float:
+        """Device bytes of the worst stage, whichever the row logs."""
+        return float(num(self.cost.memory.peak_device_bytes))
+
+    @property
+    def comparable_bytes(self) -> float:
+        """The peak of the kind that the row states; an unknown kind is compared with reserved memory, the middle one."""
+        return self.peak_bytes({"allocated": "allocated", "nvidia-smi": "device"}.get(self.spec.measured.peak_kind, "reserved"))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the worst stage fits its card, and the offloaded states their server."""
+        memory, case = self.cost.memory, self.case
+        host, limit = float(num(memory.host_bytes_per_node)), case.host_limit_bytes
+        nvme, space = float(num(memory.nvme_bytes_per_node)), case.pool.node.nvme_bytes
+        over = (limit is not None and host > limit) or (space is not None and nvme > space)
+        if over or self.device_bytes > case.pool.capacity_bytes:
+            return "no"
+        return "fits" if self.device_bytes <= case.limit_bytes else "tight"
+
+
+def logged(stages: npt.NDArray[np.float64], which: str) -> npt.NDArray[np.float64]:
+    """Return the values of the stages that a row logs, of shape (1,) or more; all of them where it says `worst` or nothing."""
+    if which == "first":
+        return stages[:1]
+    if which == "last":
+        return stages[-1:]
+    if which == "first,last":
+        return stages[[0, -1]]
+    return stages
+
+
+class Predictor:
+    """Evaluates specs; rows that ask the same question are answered once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[object, Cost] = {}
+
+    def __call__(self, spec: Spec) -> Prediction:
+        """Return the prediction of one row."""
+        longest = self._cost(spec, spec.training)
+        if spec.typical_seq is None:
+            return Prediction(spec, longest, longest)
+        return Prediction(spec, longest, self._cost(spec, spec.training.model_copy(update={"seq": spec.typical_seq})))
+
+    def _cost(self, spec: Spec, training: Training) -> Cost:
+        key = (id(spec.architecture), training.model_dump_json(), repr(spec.layout), id(spec.pool))
+        if key not in self._seen:
+            case = Case(architecture=spec.architecture, training=training, pool=spec.pool)
+            self._seen[key] = evaluate(case, spec.layout)
+        return self._seen[key]
