@@ -11,6 +11,8 @@ Kernel = Literal["eager", "sdpa", "flash2", "mem_eff"]
 """Attention: scores in memory; torch's SDPA (a mask where one is needed); flash-attn 2; SDPA's memory-efficient kernel."""
 
 MEGATRON: tuple[Framework, ...] = ("megatron", "megatron-deepspeed")
+TORCHTITAN_FUSED_SINCE = "2025-06"
+"""torchtitan's optimizer is fused by default from spring 2025 on (first seen in runs of mid-2025), foreach before."""
 COMPILED_LOSS_SINCE = "2025-06"
 """torchtitan compiles its loss by default from mid-2025."""
 
@@ -40,7 +42,7 @@ def resolve(training: Training) -> Stack:
     """
     megatron = training.framework in MEGATRON
     multiple = training.vocab_multiple if training.vocab_multiple is not None else (128 if megatron else 1)
-    step = training.extra.get("optimizer_kernel", "foreach" if training.framework in ("hf", "litgpt") else "fused")
+    step = training.extra.get("optimizer_kernel", "foreach" if _foreach(training) else "fused")
     return Stack(
         implementation=training.implementation or _implementation(training),
         vocab_multiple=float(multiple),
@@ -50,6 +52,12 @@ def resolve(training: Training) -> Stack:
         foreach=step == "foreach",
         autocast=_autocast(training),
     )
+
+
+def _foreach(training: Training) -> bool:
+    """Torch's own AdamW without fused=True: Hugging Face and litgpt always, torchtitan until it changed its default."""
+    early = bool(training.date) and training.date < TORCHTITAN_FUSED_SINCE
+    return training.framework in ("hf", "litgpt") or (training.framework == "torchtitan" and early)
 
 
 def _implementation(training: Training) -> Implementation:
@@ -85,7 +93,15 @@ def _adapter_fp32(training: Training) -> bool:
     return training.framework in ("hf", "fsdp") if training.adapter_fp32 is None else training.adapter_fp32
 
 
+def stream_bytes(training: Training, act_bytes: float) -> float:
+    """Return the bytes of an element of the residual stream: fp32 under autocast and after peft's k-bit preparation."""
+    prepared = training.method == "qlora" and training.kbit_prepare
+    return 4.0 if prepared or _autocast(training) else act_bytes
+
+
 def _autocast(training: Training) -> bool:
-    if training.method != "full" or training.precision == "fp32":
+    if training.precision == "fp32":
         return False
+    if training.method != "full":
+        return training.extra.get("base_dtype") == "fp32"
     return training.regime == "autocast" or (training.regime is None and training.framework == "hf")

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cost_models.layout import Choices, Degrees, Layout
 from cost_models.numeric import num
-from cost_models.training import Framework
 from planner.case import Case
 from planner.defaults import first_framework
 from planner.evaluate import plan
 from planner.misses import miss_of
 from planner.plan import Broken, NearMiss, Plan
-from planner.request import Resolved
 from planner.rules import broken
 from planner.rules.frameworks import SEARCHED, SUPPORT
 from planner.rules.rule import CHOICES, DEGREES
+
+if TYPE_CHECKING:
+    from cost_models.training import Framework
+    from planner.request import Resolved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,20 +70,19 @@ def layout_of(case: Case) -> Layout:
 def _usual(case: Case, d: Degrees) -> dict[str, Any]:
     support = SUPPORT[case.framework]
     tp, cp = float(num(d.tp)), float(num(d.cp))
-    parallel = case.given.get("schedule")
+    inference = case.training.method == "inference"
     return {
         "zero": _usual_zero(case, d),
-        "sequence_parallel": bool(support.sequence_parallel and tp > 1 and case.training.seq % (tp * cp) == 0 and case.training.method != "inference"),
-        "schedule": parallel or ("interleaved" if float(num(d.vpp)) > 1 else "1f1b"),
+        "sequence_parallel": support.sequence_parallel and tp > 1 and case.training.seq % (tp * cp) == 0 and not inference,
+        "schedule": "interleaved" if float(num(d.vpp)) > 1 else "1f1b",
     }
 
 
 def _usual_zero(case: Case, d: Degrees) -> int:
     """ZeRO-1 in Megatron-LM (its distributed optimizer), 3 in FSDP, 2 in DeepSpeed without a pipeline; more where offload needs it."""
     support, offload = SUPPORT[case.framework], str(case.given.get("offload", "none"))
-    if "params" in offload or (offload != "none" and case.given.get("offload_target") == "nvme"):
-        wanted = 3
-    elif case.framework in ("torchtitan", "fsdp"):
+    nvme = offload != "none" and case.given.get("offload_target") == "nvme"
+    if "params" in offload or nvme or case.framework in ("torchtitan", "fsdp"):
         wanted = 3
     elif float(num(d.dp)) * float(num(d.cp)) == 1.0 and offload == "none":
         wanted = 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cost_models.architecture import Architecture
-from cost_models.training import Framework, Method
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.training import Framework, Method
 
 SEQUENCE = 2048
 """The context that GPT-3, OPT and LLaMA were trained at, and Megatron-LM's examples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,13 @@ from cost_models.cost import cost
 from cost_models.layout import Degrees, Layout, micro_batches
 from cost_models.ledger import add
 from cost_models.numeric import num
-from cost_models.result import Cost, MemoryCost, TimeCost
 from cost_models.stages import Stages, layer_kinds
-from planner.case import Case
 from planner.plan import Plan, Verdict
 from planner.rules import frameworks_of
+
+if TYPE_CHECKING:
+    from cost_models.result import Cost, MemoryCost, TimeCost
+    from planner.case import Case
 
 Array = npt.NDArray[np.float64]
 CHUNK = 4096

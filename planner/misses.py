@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from cost_models.ledger import Ledger
 from cost_models.numeric import num
 from cost_models.result import BUCKETS, MemoryCost
 from planner.board import DISTINCT, Entry
 from planner.evaluate import plan
 from planner.plan import NearMiss, Plan
+
+if TYPE_CHECKING:
+    from cost_models.ledger import Ledger
 
 SHOWN = 3
 """Near misses of a result."""

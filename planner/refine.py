@@ -1,28 +1,33 @@
-"""Refine: the integers that the grid does not span. How many layers recompute (the same on every stage, by evaluation), and how many
-layers each stage of a 1F1B pipeline holds and recomputes (by the solver, on tables from the cost models, re-evaluated afterwards)."""
+"""Refine: the integers that the grid does not span.
+
+How many layers recompute (the same on every stage, by evaluation), and how many layers each stage of a 1F1B pipeline holds and
+recomputes (by the solver, on tables from the cost models, re-evaluated afterwards).
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.layout import Degrees, Layout
 from cost_models.numeric import num
 from planner.board import Board, Entry, canonical
-from planner.case import Case
 from planner.evaluate import evaluate, fitting, totals
 from planner.rules.frameworks import SUPPORT
 from planner.scan import Lean, OutOfTime, Scan
 from planner.solver.chain import ScaleError
 from planner.stage_problem import StageProblem, stage_problem
 
+if TYPE_CHECKING:
+    from planner.case import Case
+
 UNIFORM = 64
 """Rows whose recomputed layers are counted one by one."""
-SOLVED = 4
+SOLVED = 3
 """Pipelines given to the solver: those that could win, by their bound."""
 UNEVEN = ("megatron", "torchtitan")
 """Frameworks that take any split of the layers over stages (pipeline layout; module lists)."""
@@ -35,6 +40,7 @@ class Refined:
 
     feasible: int = 0
     solved: int = 0
+    """Stage problems given to the solver; those without an answer have none that beats the best plan (or none found in time)."""
     proved: int = 0
     passed_over: int = 0
     """Pipelines that could have won by their bound and were not solved, being beyond SOLVED."""
@@ -45,7 +51,8 @@ class Refined:
         """What was solved and proved, in words; empty for nothing."""
         if not self.solved:
             return ""
-        said = f"{self.solved} stage problems solved, {self.proved} proved optimal within {self.quantum_seconds * 1e6:g} µs a stage"
+        quantum = f"{self.quantum_seconds * 1e6:g} µs a stage"
+        said = f"{self.solved} stage problems solved, {self.proved} with a better split proved optimal within {quantum}"
         return said + (f", {self.passed_over} more could win and were not solved" if self.passed_over else "")
 
 
@@ -130,12 +137,12 @@ def _solve(board: Board, problem: StageProblem, done: Refined) -> None:
     from planner.solver.chain import solve
 
     try:
-        solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS)
+        solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=_to_beat(board) - problem.rest_seconds)
     except ScaleError:
         return
+    done.solved += 1
     if solution is None:
         return
-    done.solved += 1
     done.proved += solution.proved
     done.quantum_seconds = max(done.quantum_seconds, solution.quantum_seconds)
     layout = problem.layout_of(solution.chosen)
@@ -151,7 +158,3 @@ def _solve(board: Board, problem: StageProblem, done: Refined) -> None:
     if entry.device_bytes <= problem.case.limit_bytes and (host is None or float(num(held.host_bytes_per_node)) <= host):
         done.feasible += 1
         board.add(entry)
-
-
-Array = npt.NDArray[np.float64]
-assert replace is not None

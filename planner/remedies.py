@@ -13,8 +13,8 @@ from hardware.spec import Cluster, Gpu, Pool
 from planner.plan import Plan, Remedy
 from planner.request import Resolved
 
-BUDGET_SECONDS = 8.0
-"""Remedies are looked for no longer than this."""
+BUDGET_SECONDS = 60.0
+"""A guard: remedies take a few seconds, and are looked for no longer than this."""
 SHORTEST = 512
 """Shortest sequence that is offered."""
 GROWTH = 64
@@ -36,23 +36,21 @@ class Change:
 
 def remedies_for(resolved: Resolved, *, deadline: float | None = None) -> tuple[Remedy, ...]:
     """Return the single changes after which a plan fits, the gentlest first, each with its best plan."""
-    from planner.search import search
+    from planner.search import best
 
     end = time.monotonic() + BUDGET_SECONDS
     end = end if deadline is None else min(end, deadline)
     found: list[Remedy] = []
     helped: set[str] = set()
     for change in changes(resolved):
-        left = end - time.monotonic()
-        if left <= 0:
+        if time.monotonic() > end:
             break
         if change.family in helped:
             continue
-        result = search(change.resolved, top=1, time_limit=left, remedies=False)
-        if result.plans:
+        plan = best(change.resolved, deadline=end)
+        if plan is not None:
             helped.add(change.family)
-            best = result.plans[0]
-            found.append(Remedy(change=change.change, flags=_flags(change, best), plan=best))
+            found.append(Remedy(change=change.change, flags=_flags(change, plan), plan=plan))
     return tuple(found)
 
 
@@ -76,12 +74,15 @@ def changes(resolved: Resolved) -> Iterator[Change]:
         if name in resolved.fixed:
             dropped = (name, "recompute_layers", "recompute_modules") if name == "recompute" else (name,)
             loose = {k: v for k, v in resolved.fixed.items() if k not in dropped}
-            yield Change(change=f"leave {name.replace('_', '-')} to planner", flags=f"(without --{name.replace('_', '-')})", resolved=replace(resolved, fixed=loose), family=name)
+            flag = name.replace("_", "-")
+            free = replace(resolved, fixed=loose)
+            yield Change(change=f"leave {flag} to planner", flags=f"(without --{flag})", resolved=free, family=name)
     if t.method == "full":
         yield _trained(resolved, "8-bit Adam", "--optimizer adam8bit", "adam8bit", optimizer="adam8bit")
         if t.precision == "bf16" and t.regime is None:
-            yield _trained(resolved, "8-bit Adam on pure bf16", "--optimizer adam8bit --regime pure-bf16", "adam8bit", optimizer="adam8bit", regime="pure-bf16")
-            yield _trained(resolved, "pure bf16: weights, gradients and moments without an fp32 master", "--regime pure-bf16", "regime", regime="pure-bf16")
+            both = "--optimizer adam8bit --regime pure-bf16"
+            yield _trained(resolved, "8-bit Adam on pure bf16", both, "adam8bit", optimizer="adam8bit", regime="pure-bf16")
+            yield _trained(resolved, "pure bf16: no fp32 master, 16-bit moments", "--regime pure-bf16", "regime", regime="pure-bf16")
         yield _trained(resolved, f"LoRA of rank {t.lora_rank}", "--method lora", "lora", method="lora", regime=None)
     if t.method in ("full", "lora"):
         yield _trained(resolved, f"QLoRA of rank {t.lora_rank} on a 4-bit base", "--method qlora", "qlora", method="qlora", regime=None)
@@ -111,7 +112,8 @@ def _more_gpus(resolved: Resolved) -> Iterator[Change]:
         text = f"{pool.count * times}x{label(pool.gpu)}"
         flags = f"--cluster {text}" if _spells(text, made) else f"(a cluster of {pool.count * times} such GPUs)"
         cluster = Cluster(name=text, pools=(made,))
-        yield Change(change=f"{pool.count * times} × {pool.gpu.name}", flags=flags, resolved=replace(resolved, cluster=cluster), family="gpus")
+        more = replace(resolved, cluster=cluster)
+        yield Change(change=f"{pool.count * times} × {pool.gpu.name}", flags=flags, resolved=more, family="gpus")
         times *= 2
 
 
@@ -155,4 +157,5 @@ def _larger_cards(resolved: Resolved) -> Iterator[Change]:
             cluster = parse_cluster(text)
         except (ClusterError, ValueError):
             continue
-        yield Change(change=f"{pool.count} × {gpu.name}", flags=f"--cluster {text}", resolved=replace(resolved, cluster=cluster), family="card")
+        larger_card = replace(resolved, cluster=cluster)
+        yield Change(change=f"{pool.count} × {gpu.name}", flags=f"--cluster {text}", resolved=larger_card, family="card")

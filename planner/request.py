@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -137,18 +136,12 @@ def make_request(flags: Mapping[str, object], file: Mapping[str, object] | None 
     values.update({k.replace("-", "_"): v for k, v in flags.items() if v is not None})
     unknown = [_unknown_key(key) for key in values if key not in Request.model_fields]
     try:
-        return Request(**{k: v for k, v in values.items() if k in Request.model_fields}) if not unknown else _refuse(unknown, values)
+        made = Request.model_validate({k: v for k, v in values.items() if k in Request.model_fields})
     except ValidationError as error:
         raise RequestError(unknown + _problems(error)) from None
-
-
-def _refuse(unknown: list[str], values: Mapping[str, object]) -> Request:
-    """Raise with the unknown keys and whatever else is wrong."""
-    try:
-        Request(**{k: v for k, v in values.items() if k in Request.model_fields})  # type: ignore[arg-type]
-    except ValidationError as error:
-        unknown = unknown + _problems(error)
-    raise RequestError(unknown)
+    if unknown:
+        raise RequestError(unknown)
+    return made
 
 
 def _unknown_key(key: str) -> str:
@@ -175,7 +168,7 @@ def parse_offload(text: str) -> dict[str, Any]:
     for word in text.replace("+", ",").split(","):
         name, _, part = word.strip().partition(":")
         if name not in ("none", "optimizer", "params", "activations"):
-            raise RequestError([f"offload={quote(text)}: it takes auto, none, optimizer[:part], params, activations[:part], joined by commas"])
+            raise RequestError([f"offload={quote(text)}: give auto, none, or optimizer[:part], params, activations[:part] with commas"])
         parts[name] = _part(text, part)
     if "none" in parts and len(parts) > 1 or ("params" in parts and parts["params"] != 1.0):
         raise RequestError([f"offload={quote(text)}: none stands alone, and params takes no part"])
@@ -275,7 +268,7 @@ def _training(request: Request, a: Architecture, cluster: Cluster, fixed: Mappin
     if batch is None:
         batch = global_batch(request.method, seq, cluster.pools[0].count, fixed)
         assumed.append(f"global batch {batch:,}")
-    first = first_framework(request.method, cluster.count) if framework in (None, "any") else framework
+    first = first_framework(request.method, cluster.count) if framework is None or framework == "any" else framework
     return Training(
         method=request.method,
         seq=seq,

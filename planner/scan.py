@@ -29,6 +29,9 @@ class OutOfTime(Exception):
     """The time limit is over."""
 
 
+_Known = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.bool_]]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lean:
     """A row that needs recompute to fit: worth refining when its time without any beats the board."""
@@ -49,8 +52,10 @@ class Scan:
     evaluated: int = 0
     near: list[Entry] = field(default_factory=list)
     lean: list[Lean] = field(default_factory=list)
-    bounds: dict[tuple[object, ...], tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.bool_]]] = field(default_factory=dict)
+    bounds: dict[tuple[object, ...], _Known] = field(default_factory=dict)
     """Choices without offload -> sorted codes, seconds without recompute, whether that fits."""
+    near_wanted: bool = True
+    """Whether near misses are looked for."""
     deadline: float | None = None
     progress: Callable[[str], None] | None = None
 
@@ -96,24 +101,18 @@ class Scan:
             return alive
         found = self._evaluate(group, 0, alive[first])
         hopeless = (found.states_bytes > group.case.limit_bytes)[inverse]
-        self._hopeless(group, alive[hopeless], alive[first][found.states_bytes > group.case.limit_bytes], found.states_bytes)
+        beyond = found.states_bytes > group.case.limit_bytes
+        self._hopeless(group, alive[hopeless], alive[first][beyond], found.states_bytes[beyond])
         return alive[~hopeless]
 
     def _hopeless(self, group: Group, rows: Rows, leaders: Rows, states: npt.NDArray[np.float64]) -> None:
-        """Account for rows whose states exceed the limit; while nothing fits, evaluate the least hopeless at their leanest, as near misses."""
+        """Account for rows whose states exceed the limit; `leaders` are those of the smallest micro-batch, with their states."""
         if not len(rows):
             return
         mask = np.zeros(len(group), dtype=bool)
         mask[rows] = True
         self._account("memory", group, mask)
-        if self.board.entries or not len(leaders):
-            return
-        last = len(group.variants) - 1
-        over_limit = states[states > group.case.limit_bytes]
-        pick = leaders[np.argsort(over_limit, kind="stable")[:NEAR]]
-        pick = pick[group.lawful[last][pick]]
-        if len(pick):
-            self._miss(group, last, pick, self._evaluate(group, last, pick))
+        self._nearest(group, leaders, states)
 
     def _remember(self, group: Group, alive: Rows, base: Totals, fits: npt.NDArray[np.bool_]) -> None:
         if group.choices.offload != "none":
@@ -142,23 +141,26 @@ class Scan:
             self._count_fits(group, variant, alive[chosen[good]])
             self._count_misses(case, found, ~good)
             self._refinable(group, variant, alive[chosen], base.step_seconds[chosen])
-            if variant == variants - 1:
-                self._miss(group, variant, alive[chosen[~good]], _some(found, ~good))
+            self._miss(group, variant, alive[chosen[~good]], _some(found, ~good))
             pending[chosen[good]] = False
-        if variants == 1:
-            self._miss(group, 0, alive[~fits], _some(base, ~fits))
+        missed = ~fits & group.lawful[0][alive]
+        self._miss(group, 0, alive[missed], _some(base, missed))
 
     def _hopeless_after(self, group: Group, alive: Rows, base: Totals, hopeless: npt.NDArray[np.bool_]) -> None:
         """Account for the leaner variants of hopeless rows, and look at the least hopeless of them while nothing fits."""
-        last = len(group.variants) - 1
-        for variant in range(1, last + 1):
+        for variant in range(1, len(group.variants)):
             self._count("memory", int((group.lawful[variant][alive] & hopeless).sum()))
-        if self.board.entries or not hopeless.any():
+        self._nearest(group, alive[hopeless], base.states_bytes[hopeless])
+
+    def _nearest(self, group: Group, rows: Rows, states: npt.NDArray[np.float64]) -> None:
+        """While nothing fits, evaluate hopeless rows that may come nearer than the near misses known: their states alone miss by less."""
+        if self.board.entries or not len(rows) or not self.near_wanted:
             return
-        rows = np.flatnonzero(hopeless & group.lawful[last][alive])
-        rows = rows[np.argsort(base.states_bytes[rows], kind="stable")[:NEAR]]
-        if len(rows):
-            self._miss(group, last, alive[rows], self._evaluate(group, last, alive[rows]))
+        for variant in reversed(range(len(group.variants))):
+            least = self.near[0].missing_bytes if self.near else float("inf")
+            pick = rows[(states - group.case.limit_bytes < least) & group.lawful[variant][rows]]
+            if len(pick):
+                self._miss(group, variant, pick, self._evaluate(group, variant, pick))
 
     def _refinable(self, group: Group, variant: int, rows: Rows, bound: npt.NDArray[np.float64]) -> None:
         if group.variants[variant].recompute != "full" or "recompute_layers" in group.case.fixed:
@@ -169,7 +171,7 @@ class Scan:
 
     def _miss(self, group: Group, variant: int, rows: Rows, found: Totals) -> None:
         """Remember the rows that miss by least."""
-        if self.board.entries or not len(rows):
+        if self.board.entries or not len(rows) or not self.near_wanted:
             return
         missing = over(group.case, found)
         layouts = group.layouts(variant, rows)
@@ -185,7 +187,9 @@ class Scan:
                 raise OutOfTime
             parts.append(totals(group.case, group.layouts(variant, rows[start : start + CHUNK])))
         self.evaluated += len(rows)
-        return parts[0] if len(parts) == 1 else Totals(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Totals)})
+        if len(parts) == 1:
+            return parts[0]
+        return Totals(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Totals)})
 
     def _count_fits(self, group: Group, variant: int, rows: Rows) -> None:
         """A row that fits also fits with more recompute: count those variants too."""

@@ -251,7 +251,7 @@ class BrokenRecord(Record):
 class Document(Record):
     """Base of all documents."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     command: str
 
 
@@ -270,10 +270,9 @@ class SearchDocument(Document):
     remedies: list[RemedyRecord]
 
 
-class EstimateDocument(PlanRecord):
+class EstimateDocument(PlanRecord, Document):
     """`planner estimate --json`: a plan, and what was assumed."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     command: Literal["estimate"] = "estimate"
     status: Literal["found", "infeasible"]
     assumed: list[str]
@@ -348,12 +347,3 @@ class HardwareDocument(Document):
     command: Literal["hardware"] = "hardware"
     gpus: list[GpuRecord]
     servers: list[NodeRecord]
-
-
-DOCUMENTS: dict[str, type[Record]] = {
-    "search": SearchDocument,
-    "estimate": EstimateDocument,
-    "models": ModelsDocument,
-    "hardware": HardwareDocument,
-}
-"""Command -> what it prints with --json."""

@@ -5,22 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from cost_models.training import Framework
-from hardware.spec import Pool
 from planner.board import Board, Entry
 from planner.evaluate import plan
 from planner.misses import near_misses
 from planner.plan import Plan, Searched, SearchResult, Status
 from planner.refine import Refined, refine
-from planner.request import Resolved
 from planner.rules import laws
 from planner.rules.frameworks import SEARCHED
 from planner.scan import OutOfTime, Scan
 from planner.space import Counts, Group, groups
 
+if TYPE_CHECKING:
+    from cost_models.training import Framework
+    from hardware.spec import Pool
+    from planner.request import Resolved
+
 Progress = Callable[[str], None]
-MARGIN_OF_TIES = 0.0
 
 
 def search(
@@ -71,6 +73,19 @@ def _pool(resolved: Resolved, pool: Pool, top: int, progress: Progress | None, d
     near = () if plans else near_misses(scan.near)
     notes = () if plans or near or interrupted else tuple(_refusals(resolved, pool))
     return SearchResult(status=status, plans=plans, searched=searched, near_misses=near, notes=notes)
+
+
+def best(resolved: Resolved, *, deadline: float | None = None) -> Plan | None:
+    """Return the best plan of the grid alone, without near misses and stage problems: the quick answer to whether something fits."""
+    found: list[Plan] = []
+    for pool in resolved.cluster.pools:
+        scan = Scan(board=Board(size=1), deadline=deadline, near_wanted=False)
+        try:
+            scan.run(spaces(resolved, pool, scan.counts))
+        except OutOfTime:
+            return None
+        found += [_verified(entry) for entry in scan.board.best()]
+    return min(found, key=lambda p: float(p.cost.time.step_seconds), default=None)
 
 
 def spaces(resolved: Resolved, pool: Pool, counts: Counts) -> Iterator[Group]:

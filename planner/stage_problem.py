@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,12 @@ from cost_models.choices.pipeline import Line
 from cost_models.choices.schedules import schedule
 from cost_models.layout import Layout, micro_batches
 from cost_models.numeric import num
-from cost_models.result import Cost
 from planner.case import Case
 from planner.evaluate import StageTable, evaluate, stage_table
 from planner.solver.chain import Chain, Option
+
+if TYPE_CHECKING:
+    from cost_models.result import Cost
 
 WINDOW = 3
 """A stage may start this many layers before or after the even split's."""
@@ -38,6 +41,8 @@ class StageProblem:
     recomputed: tuple[tuple[int, ...], ...]
     """Fully recomputed layers of each option."""
     device_bytes: tuple[tuple[float, ...], ...]
+    rest_seconds: float
+    """Step of the even pipeline beyond its longest path: taken as the same for any split, and re-evaluated afterwards."""
     bound_seconds: float
     """Optimistic step: stages of equal time, nothing recomputed, everything else as in the even pipeline."""
 
@@ -75,14 +80,15 @@ def stage_problem(case: Case, layout: Layout) -> StageProblem | None:
     even = evaluate(case, layout)
     work = _least_work(stages, pp, case.architecture.layers)
     now = float(np.max(paths @ _even_seconds(even)))
-    bound = float(num(even.time.step_seconds)) - now + share_of_balance(paths) * work
+    rest = float(num(even.time.step_seconds)) - now
     return StageProblem(
         case=case,
         layout=layout,
         chain=Chain(stages=stages, layers=case.architecture.layers, paths=tuple(tuple(float(w) for w in row) for row in paths)),
         recomputed=recomputed,
         device_bytes=sizes,
-        bound_seconds=bound,
+        rest_seconds=rest,
+        bound_seconds=rest + share_of_balance(paths) * work,
     )
 
 

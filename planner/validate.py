@@ -50,7 +50,16 @@ def validate(path: str | Path) -> ValidationReport:
 def predict(rows: list[Spec | Skip]) -> list[Prediction | Skip]:
     """Return the prediction of every row that can be evaluated."""
     evaluate_row = Predictor()
-    return [made if isinstance(made, Skip) else evaluate_row(made) for made in rows]
+    made: list[Prediction | Skip] = []
+    for found in rows:
+        if isinstance(found, Skip):
+            made.append(found)
+            continue
+        try:
+            made.append(evaluate_row(found))
+        except ValueError as error:
+            made.append(Skip(found.run, f"cannot be evaluated: {error}", "cannot be evaluated"))
+    return made
 
 
 def row(made: Prediction | Skip) -> ValidatedRow:

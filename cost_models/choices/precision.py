@@ -39,8 +39,6 @@ class Regime:
     """Optimizer moments of embedding, head, norms, biases and routers."""
     cast_bytes: float = 0.0
     """Copies of the linear weights in the compute type that autocast keeps (unsharded)."""
-    flat_step: bool = False
-    """The optimizer step works on flat copies of gradients (DeepSpeed)."""
     optimizer_from: int = 1
     """ZeRO stage from which master and moments are divided over the data-parallel ranks."""
     gradient_from: int = 2
@@ -75,7 +73,6 @@ def _regime(
     *,
     cast_bytes: float = 0.0,
     frozen_bytes: float = 2.0,
-    flat_step: bool = False,
 ) -> Regime:
     """Make a regime of (weight, gradient, main gradient, master, state element), (reduce, gather) and the ZeRO stages from which
     (optimizer, gradient, main gradient, weight) are divided."""
@@ -94,7 +91,6 @@ def _regime(
         frozen_bytes=frozen_bytes,
         live_gradient_bytes=travel[1],
         cast_bytes=cast_bytes,
-        flat_step=flat_step,
         optimizer_from=stages[0],
         gradient_from=stages[1],
         main_gradient_from=stages[2],
@@ -150,7 +146,6 @@ REGIMES: dict[str, Regime] = {
             _DEEPSPEED,
             (2.0, 2.0, 0.0, 4.0, 4.0),
             (2.0, 2.0),
-            flat_step=True,
         ),
         _regime(
             "deepspeed-fp32-gradients",
@@ -158,7 +153,6 @@ REGIMES: dict[str, Regime] = {
             "DeepSpeed runtime/bf16_optimizer.py (grad_acc_dtype fp32)",
             (2.0, 2.0, 4.0, 4.0, 4.0),
             (4.0, 2.0),
-            flat_step=True,
         ),
         _regime(
             "bf16-optimizer",
@@ -167,7 +161,6 @@ REGIMES: dict[str, Regime] = {
             (2.0, 2.0, 4.0, 4.0, 4.0),
             (4.0, 2.0),
             (0, 4, 4, 4),
-            flat_step=True,
         ),
         _regime(
             "zero-paper",
@@ -233,7 +226,6 @@ REGIMES: dict[str, Regime] = {
             _DEEPSPEED,
             (2.0, 2.0, 0.0, 4.0, 4.0),
             (2.0, 2.0),
-            flat_step=True,
         ),
         _regime(
             "inference",
@@ -283,6 +275,8 @@ def regime_of(training: Training, choices: Choices) -> Regime:
     regime = REGIMES[name]
     if training.method == "inference":
         return replace(regime, weight_bytes=training.weight_bits / 8.0, frozen_bytes=training.weight_bits / 8.0)
+    if training.extra.get("base_dtype") == "fp32":
+        regime = replace(regime, frozen_bytes=4.0)
     if training.optimizer == "adam8bit":
         embedding = 2.0 * regime.state_bytes
         return replace(regime, moment_bytes=ADAM8BIT_STATE_BYTES, other_moment_bytes=embedding)

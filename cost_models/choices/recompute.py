@@ -33,6 +33,17 @@ RECOMPUTE: dict[str, RecomputeMode] = {
 }
 
 
-def is_dropped(saved: Saved, choices: Choices) -> bool:
-    """Tell whether selective recompute of the chosen modules drops `saved`."""
-    return choices.recompute == "selective" and any(module in choices.recompute_modules for module in saved.modules)
+POLICIES: dict[str, frozenset[str]] = {
+    "kwai": frozenset({"attention.qkv.input", "attention.core.output", "mlp.norm.norm_input", "mlp.up.input", "mlp.down.input"}),
+}
+"""Named policies of measured runs (`Training.extra["recompute_policy"]`): tensors (op.tensor) that `selective` drops instead of modules.
+kwai: compute-memory balanced checkpointing keeps the layer input, q, k, v and the first linear's output (Yuan et al., ATC 2024)."""
+
+
+def is_dropped(op: str, saved: Saved, choices: Choices, policy: str = "") -> bool:
+    """Tell whether selective recompute drops `saved` of `op`: by the named policy, else by the chosen modules."""
+    if choices.recompute != "selective":
+        return False
+    if policy in POLICIES:
+        return f"{op}.{saved.name}" in POLICIES[policy]
+    return any(module in choices.recompute_modules for module in saved.modules)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cost_models.architecture import Architecture
 from cost_models.blocks.dims import Dims
-from cost_models.implementations import Kept
+from cost_models.implementations import Kept, per_op
 from cost_models.implementations.hf_dense import (
     FUSED_QKV_VIEW,
     Code,
@@ -25,9 +25,11 @@ from cost_models.training import Training
 
 def attention(architecture: Architecture, training: Training, d: Dims, choices: Choices, *, sliding: bool) -> Kept:
     """Attention block: norms, projections, core, output."""
+    if choices.recompute == "selective":
+        return per_op.attention(architecture, d)
     c = code_of(architecture, training, d)
     qkv_width = (d.heads + 2.0 * d.kv_heads) * d.qk_dim
-    fused = architecture.family in FUSED_QKV_VIEW
+    fused = architecture.family in FUSED_QKV_VIEW or c.litgpt
     view = qkv_width if fused and architecture.positional == "rope" else None
     held = output_held(architecture, c, d)
     width = d.heads * d.v_dim
@@ -56,6 +58,8 @@ def _residual_dropout(c: Code, d: Dims) -> tuple[Saved, ...]:
 
 def mla(architecture: Architecture, training: Training, d: Dims, choices: Choices, *, sliding: bool) -> Kept:
     """Latent attention: x shared by both down-projections, two latent norms, expanded k, v as a view of kv_b_proj's output."""
+    if choices.recompute == "selective":
+        return per_op.attention(architecture, d)
     c, m = code_of(architecture, training, d), architecture.mla
     if m is None:
         raise ValueError(f"{architecture.id} has no multi-head latent attention")
@@ -82,6 +86,8 @@ def mla(architecture: Architecture, training: Training, d: Dims, choices: Choice
 
 def mlp(architecture: Architecture, training: Training, d: Dims, choices: Choices) -> Kept:
     """Dense MLP; a parallel block shares the attention norm's input."""
+    if choices.recompute == "selective":
+        return per_op.mlp(d)
     c = code_of(architecture, training, d)
     norms = float(architecture.norms_per_layer) - (1.0 if architecture.norms_per_layer < 4 else 2.0)
     kept = feed_forward(architecture, d, c, d.tokens, d.ffn, held=architecture.parallel_block and norms == 0.0)
@@ -95,8 +101,8 @@ def feed_forward(architecture: Architecture, d: Dims, c: Code, tokens: Num, widt
     fused = architecture.family in ("phi3", "glm", "glm4", "chatglm")
     ups = ("gate", "up") if architecture.gated_mlp else ("up",)
     down = linear_inputs(c, tokens, ("down",), width, (d.hidden,))
-    if c.frozen and architecture.gated_mlp and "down" not in c.targets and not c.quantised:
-        down = ()
+    if c.litgpt and c.frozen and c.own_lora and "down" not in c.targets:
+        down = (*down, Saved(name="product", bytes=tokens * width * c.compute))
     return {
         "up": linear_inputs(c, tokens, ups, d.hidden, tuple(width for _ in ups), fused=fused, held=held),
         "activation": activation(architecture, c, tokens, width),
@@ -106,6 +112,8 @@ def feed_forward(architecture: Architecture, d: Dims, c: Code, tokens: Num, widt
 
 def moe(architecture: Architecture, training: Training, d: Dims, choices: Choices) -> Kept:
     """Routed experts over grouped matmuls (transformers 5): permuted input, fused gate and up, product, unscaled output."""
+    if choices.recompute == "selective":
+        return per_op.moe(architecture, d)
     c, m = code_of(architecture, training, d), architecture.moe
     if m is None:
         raise ValueError(f"{architecture.id} has no experts")

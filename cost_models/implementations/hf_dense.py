@@ -10,7 +10,7 @@ from cost_models.architecture import Architecture
 from cost_models.blocks.dims import Dims
 from cost_models.numeric import Num
 from cost_models.op import Saved
-from cost_models.stack import Kernel, resolve
+from cost_models.stack import Kernel, resolve, stream_bytes
 from cost_models.training import Training
 
 CONCATENATING = frozenset({"gpt_neox", "phi", "phi3", "glm", "glm4", "glm4_moe", "chatglm", "gpt_oss", "gptj", "nemotron"})
@@ -48,6 +48,14 @@ class Code:
     adapter_dropout: bool
     dropout: bool
     masked: bool
+    input_copies: float
+    """Copies of its input that a 4-bit matmul keeps (litgpt's bitsandbytes layers of 2024: two, measured)."""
+    own_lora: bool
+    """True low-rank adapters, not prompts or scales."""
+    scaled_outputs: bool
+    """LLaMA-Adapter V2: every linear's output is scaled by a trained vector, whose gradient needs the unscaled output."""
+    litgpt: bool
+    """litgpt's own modules: one qkv buffer that v is a view of, `cat` in the rotary code, fused GELU."""
 
 
 def code_of(architecture: Architecture, training: Training, d: Dims) -> Code:
@@ -55,7 +63,7 @@ def code_of(architecture: Architecture, training: Training, d: Dims) -> Code:
     stack = resolve(training)
     frozen = training.method in ("lora", "qlora")
     return Code(
-        stream=4.0 if stack.autocast or (training.method == "qlora" and training.kbit_prepare) else d.act_bytes,
+        stream=stream_bytes(training, d.act_bytes),
         compute=d.act_bytes,
         autocast=stack.autocast,
         frozen=frozen,
@@ -67,6 +75,10 @@ def code_of(architecture: Architecture, training: Training, d: Dims) -> Code:
         adapter_dropout=frozen and training.lora_dropout > 0.0,
         dropout=training.dropout > 0.0,
         masked=training.padding_mask,
+        input_copies=2.0 if training.framework == "litgpt" and training.date >= "2024" else 1.0,
+        own_lora=frozen and "other_adapter" not in training.extra,
+        scaled_outputs=training.extra.get("other_adapter") == "Adapter V2",
+        litgpt=training.framework == "litgpt",
     )
 
 
@@ -97,16 +109,20 @@ def linear_inputs(c: Code, tokens: Num, groups: tuple[str, ...], width: Num, out
         casts = float(1 if fused else len(groups)) if c.autocast else 1.0
         kept = [] if held and not c.autocast else [Saved(name="input", bytes=whole * c.compute * casts)]
         if c.autocast:
-            total: Num = 0.0
-            for out in outputs:
-                total = total + out
-            kept.append(Saved(name="weight_cast", bytes=width * total * c.compute + 0.0 * tokens))
+            kept.append(_cast(c, width, outputs, tokens))
         return tuple(kept)
     adapted = float(sum(1 for g in groups if g in c.targets))
+    if c.litgpt and fused and adapted:
+        adapted = 1.0
     kept = []
+    if c.autocast:
+        kept.append(_cast(c, width, outputs, tokens))
     own_copies = c.adapter > c.compute or c.adapter_dropout
     if c.quantised and (own_copies or not adapted) and not held:
-        kept.append(Saved(name="quantised_matmul_input", bytes=whole * c.compute))
+        kept.append(Saved(name="quantised_matmul_input", bytes=whole * c.compute * c.input_copies))
+    if c.scaled_outputs:
+        for out in outputs:
+            kept.append(Saved(name="unscaled_output", bytes=tokens * out * c.compute))
     if adapted and not (held and not own_copies):
         kept.append(Saved(name="adapter_input", bytes=whole * c.adapter * (adapted if own_copies else 1.0)))
     if adapted:
@@ -114,6 +130,14 @@ def linear_inputs(c: Code, tokens: Num, groups: tuple[str, ...], width: Num, out
         if c.adapter_dropout:
             kept.append(Saved(name="adapter_dropout_mask", bytes=whole * adapted))
     return tuple(kept)
+
+
+def _cast(c: Code, width: Num, outputs: tuple[Num, ...], tokens: Num) -> Saved:
+    """The 16-bit copy of the weights that autocast's matmul keeps for the input gradient."""
+    total: Num = 0.0
+    for out in outputs:
+        total = total + out
+    return Saved(name="weight_cast", bytes=width * total * c.compute + 0.0 * tokens)
 
 
 def qk_norm(architecture: Architecture, d: Dims, c: Code) -> tuple[Saved, ...]:
@@ -199,7 +223,7 @@ def _eager(architecture: Architecture, d: Dims, c: Code, q: Num, out: Num, value
 
 def output_held(architecture: Architecture, c: Code, d: Dims) -> bool:
     """Tell whether the output projection's input is the attention output that the core keeps already."""
-    if c.kernel == "eager":
+    if c.kernel == "eager" or c.litgpt:
         return False
     if architecture.mla is not None:
         return c.kernel != "flash2"
@@ -216,7 +240,7 @@ def activation(architecture: Architecture, c: Code, tokens: Num, width: Num) -> 
             Saved(name="activated_gate", bytes=one * c.compute, modules=("mlp",)),
         )
     name = architecture.activation
-    if name in PYTHON_GELU_COPIES:
+    if name in PYTHON_GELU_COPIES and not c.litgpt:
         copies = PYTHON_GELU_COPIES[name]
         wide = copies * c.compute
         if c.autocast and name == "gelu_new":

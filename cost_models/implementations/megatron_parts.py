@@ -9,6 +9,7 @@ from cost_models.numeric import Num
 from cost_models.op import Saved
 from cost_models.stack import resolve
 from cost_models.training import Training
+from hardware.calibration import calibration
 
 SOURCE = "Korthikanti et al. 2022 (arXiv 2205.05198), section 4.1; TransformerEngine pytorch/module/layernorm_linear.py, attention"
 
@@ -127,14 +128,24 @@ def mlp(architecture: Architecture, training: Training, d: Dims, *, fused: bool)
     return kept
 
 
+def imbalance(training: Training) -> float:
+    """Tokens of the busiest rank's experts over the balanced share; 1 where the router is forced to balance or drops tokens."""
+    if training.balanced_routing or "capacity_factor" in training.extra:
+        return 1.0
+    return calibration("memory").value("routing_imbalance")
+
+
 def moe(architecture: Architecture, training: Training, d: Dims, *, fused: bool) -> Kept:
     """Router, permuted inputs, grouped experts, shared expert. Routing weights are multiplied in the activation (core >= 0.12)."""
     m = architecture.moe
     if m is None:
         raise ValueError(f"{architecture.id} has no experts")
-    experts, pairs, h = float(m.num_experts), d.routed_tokens, d.hidden
+    experts, pairs, h = float(m.num_experts), d.routed_tokens * imbalance(training), d.hidden
     inner = ("moe_act",)
     kept = feed_forward(architecture, d, pairs, d.expert_ffn, fused=fused, module="moe", inner=inner)
+    if training.extra.get("bias_gelu_fusion") == "no":
+        weighted = Saved(name="activated", bytes=pairs * d.expert_ffn * d.act_bytes, modules=("moe", "moe_act"))
+        kept["activation"] = (*kept["activation"], weighted)
     kept |= {
         "norm": norm(architecture, d, fused=fused),
         "router": (

@@ -12,7 +12,7 @@ from cost_models.layout import Choices, Layout, micro_batches
 from cost_models.ledger import Term, add
 from cost_models.numeric import Num, num
 from cost_models.op import Op
-from cost_models.stack import Stack
+from cost_models.stack import Stack, stream_bytes
 from cost_models.stages import Stages
 from cost_models.training import Loss, Training
 from cost_models.transformer import ModelOps
@@ -20,6 +20,9 @@ from cost_models.transformer import ModelOps
 LOGIT_BYTES: dict[Loss, float] = {"eager": 12.0, "compiled": 6.0, "chunked": 4.0, "fused": 1.0, "vocab-parallel": 6.0}
 """Bytes per logit alive at the loss's peak, 16-bit logits: eager torch 2 + 4 (fp32 copy or log-softmax gradient) + 4 + … = 12 (traced);
 one compiled kernel 6; chunks 2 + 2 (logits and their gradient); fused linear and loss only a chunk; Megatron 2 + 4."""
+OFFLOAD_RESIDENT = 2.0
+"""Layers (chunks of a pipeline stage) whose activations are on the device while the others are on the host: the one that computes
+and the one being fetched."""
 NATIVE_FUSION_BYTES = 4.0
 """Megatron's own cross_entropy_loss_fusion cannot work in place: one more fp32 copy per logit."""
 LOSS_SOURCE = "traced for eager torch; Megatron-LM core/tensor_parallel/cross_entropy.py; litgpt chunked_cross_entropy; torchtitan components/loss.py"
@@ -41,11 +44,12 @@ class LayerBytes:
 
 def layer_bytes(rows: tuple[Op, ...], training: Training, choices: Choices) -> LayerBytes:
     """Add up the saved tensors of one layer."""
+    policy = training.extra.get("recompute_policy", "")
     attention: Num = num(0.0)
     feed_forward: Num = num(0.0)
     whole: Num = num(0.0)
     for op in rows:
-        kept = add(s.bytes for s in op.saved if not is_dropped(s, choices))
+        kept = add(s.bytes for s in op.saved if not is_dropped(op.name, s, choices, policy))
         whole = whole + add(s.bytes for s in op.saved)
         if op.name.startswith("attention"):
             attention = attention + kept
@@ -53,7 +57,7 @@ def layer_bytes(rows: tuple[Op, ...], training: Training, choices: Choices) -> L
             feed_forward = feed_forward + kept
     free: Num = num(0.0)
     if training.method in ("lora", "qlora"):
-        norm = add(s.bytes for s in rows[0].saved if not is_dropped(s, choices))
+        norm = add(s.bytes for s in rows[0].saved if not is_dropped(rows[0].name, s, choices, policy))
         masks = add(s.bytes for op in rows[:3] for s in op.saved if s.name == "adapter_dropout_mask" and op.name != "attention.out")
         free = norm + masks
     return LayerBytes(attention=attention, feed_forward=feed_forward, kept=attention + feed_forward, whole=whole, first_free=free)
@@ -87,7 +91,10 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
     if c.schedule == "interleaved":
         flight = interleaved.layer_passes(stages.index, stages.layers, d.pp, d.vpp, micro_batches(layout, training.global_batch)) / np.maximum(stages.layers, 1.0)
     kinds = [layer_bytes(rows, training, c) for _, rows in ops.kinds]
-    remaining = 1.0 - num(d.activation_offload)
+    passes = flight * np.maximum(stages.layers, 1.0)
+    resident = np.where(num(d.pp) > 1.0, OFFLOAD_RESIDENT * stages.layers / num(d.vpp), OFFLOAD_RESIDENT)
+    gone = num(d.activation_offload) * np.maximum(passes - resident, 0.0) / passes
+    remaining = 1.0 - gone
     attention, feed_forward, biggest, live_whole = _per_stage(kinds, stages)
     first = kinds[0].first_free * stages.first_layer
     source = f"saved tensors of the {stack.implementation} implementation × layers × micro-batches in flight"
@@ -96,7 +103,7 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
     if c.recompute == "full":
         whole = np.maximum(stages.layers, 1.0)
         part = stages.recomputed / whole
-        stream = 4.0 if stack.autocast or (training.method == "qlora" and training.kbit_prepare) else ops.dims.act_bytes
+        stream = stream_bytes(training, ops.dims.act_bytes)
         inputs = stages.recomputed * (ops.dims.sp_tokens * ops.dims.hidden * stream)
         rest = flight * (1.0 - part) * remaining
         kept.append(Term(name="activations.layer_inputs", value=inputs * flight * remaining, source="layer inputs under full recompute", formula="s b h × 2 × recomputed layers × in flight"))
@@ -119,7 +126,7 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
     live = Term(name="activations.live_layer", value=recomputed + temporary + 0.0 * stages.layers, source="one layer run again, and the gradients inside one layer")
     other = np.maximum(flight - 1.0, 0.0) / np.maximum(flight, 1e-9)
     ending = tuple(Term(name=t.name, value=t.value * other, source=t.source, formula=t.formula) for t in kept)
-    whole_saved = add(t.value for t in kept) / np.maximum(remaining, 1e-9) * num(d.activation_offload)
+    whole_saved = add(t.value for t in kept) / np.maximum(remaining, 1e-9) * gone
     return Activations(kept=tuple(kept), ending=ending, live=live, kept_logits=logits, loss=extra, offloaded=whole_saved)
 
 
@@ -156,6 +163,7 @@ def _logits(training: Training, stack: Stack, c: Choices, ops: ModelOps, stages:
     saved = add(s.bytes for s in ops.head[-1].saved) * modules
     waiting = np.where(stages.head > 0.0, flight, 0.0) if c.schedule == "gpipe" else stages.head
     kept = Term(name="logits.saved", value=saved * waiting, source=LOSS_SOURCE, formula="softmax kept for the loss's backward")
+    per_logit += add(s.bytes for s in ops.head[-1].saved if s.name == "softcap_tanh") / (d.tokens * d.vocab)
     rest = (np.maximum(d.tokens * d.vocab * per_logit - saved / modules, 0.0) + d.tokens * d.vocab * deferred) * stages.head
     extra = Term(name="logits.copies", value=rest, source=LOSS_SOURCE, formula=f"tokens × vocabulary × {per_logit:g} bytes, less what is saved")
     return (kept,), (extra,)

@@ -19,8 +19,12 @@ from hardware.spec import Pool
 
 HOPPER = 9.0
 """Compute capability from which torch and Transformer Engine take 32 MiB cuBLAS workspaces."""
+DUMMY_GRADIENTS_SINCE = "2025-05"
+"""Release of Transformer Engine 2.3."""
 DEEPSPEED_BUCKET = 5e8
 """Elements of reduce and all-gather buckets (DeepSpeed runtime/zero/config.py)."""
+DEEPSPEED_SUB_GROUP = 1e9
+"""Elements that ZeRO-3 updates at a time (sub_group_size)."""
 DEEPSPEED_LIVE = 1e9
 """Elements that ZeRO-3 keeps gathered for reuse (max_live_parameters, max_reuse_distance)."""
 FSDP_SOURCE = "PyTorch FSDP: the unit that computes and the one prefetched; gradients of a unit before and inside the reduce-scatter"
@@ -52,7 +56,7 @@ def buffers(training: Training, stack: Stack, regime: Regime, layout: Layout, po
     forward, backward = _gathered(training, regime, layout, h, s, stages)
     bucket = _buckets(training, regime, layout, s)
     return Buffers(
-        always=(workspace,),
+        always=(workspace, *_dummy_gradients(training, stack, regime, h, stages)),
         forward=(*forward, *bucket),
         backward=(*backward, *bucket),
         optimizer=_step(training, stack, regime, layout, s),
@@ -65,6 +69,17 @@ def _workspace(pool: Pool) -> float:
     capability = pool.gpu.compute_capability
     old = capability is not None and capability < HOPPER
     return calibration("memory").value("workspace_bytes_before_hopper" if old else "workspace_bytes")
+
+
+def _dummy_gradients(training: Training, stack: Stack, regime: Regime, h: Held, stages: Stages) -> tuple[Term, ...]:
+    """Transformer Engine from 2.3 on hands autograd a cached 16-bit tensor per weight shape where the gradient went to the main buffer."""
+    recent = not training.date or training.date >= DUMMY_GRADIENTS_SINCE
+    fused = training.extra.get("gradient_accumulation_fusion") != "no" and training.method == "full"
+    if stack.implementation != "megatron" or not (recent and fused):
+        return ()
+    value = h.layer.matrices * 2.0 + 0.0 * stages.layers
+    text = "dense linear weights of one layer × 2 bytes"
+    return (Term(name="buffers.dummy_gradients", value=value, source="TransformerEngine pytorch/module/base.py get_dummy_wgrad", formula=text),)
 
 
 def _gathered(training: Training, regime: Regime, layout: Layout, h: Held, s: States, stages: Stages) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
@@ -81,6 +96,14 @@ def _gathered(training: Training, regime: Regime, layout: Layout, h: Held, s: St
         return held, held
     root = head + tied * embedding * stages.head if training.framework == "torchtitan" else head + embedding
     lora = training.method in ("lora", "qlora")
+    if lora and training.framework == "litgpt":
+        whole = Term(
+            name="buffers.zero3_live",
+            value=(gathered_bytes(training, regime, h.stage) + 2.0 * layer) * ranks,
+            source="PyTorch FSDP1: frozen parameters get no gradient, so that backward does not free the gathered units",
+            formula="whole model + 2 layers, gathered",
+        )
+        return (whole,), (whole,)
     trained = (h.layer.adapters + h.layer.expert_adapters) if lora else h.layer.total
     moving = trained * (regime.live_gradient_bytes + regime.reduce_bytes) + 0.0 * stages.layers
     units = Term(name="buffers.zero3_live", value=(2.0 * layer + root) * ranks, source=FSDP_SOURCE, formula="(2 layers + head + embedding) × gathered bytes")
@@ -109,7 +132,8 @@ def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: S
     if deepspeed(training, regime):
         text = "fp32 gradients of the rank's part + their flat 16-bit copy (ZeRO-1 and 2)"
         width = 4.0 + (regime.gradient_bytes if layout.choices.zero < 3 else 0.0)
-        terms.append(Term(name="buffers.step_gradients", value=part * width * on_device, source=DS_SOURCE, formula=text))
+        once = np.minimum(part, DEEPSPEED_SUB_GROUP) if layout.choices.zero == 3 else part
+        terms.append(Term(name="buffers.step_gradients", value=once * width * on_device, source=DS_SOURCE, formula=text))
     if training.framework == "megatron-deepspeed" and regime.optimizer_from == 0:
         many = np.where(num(s.gradient_ranks) > 1.0, 1.0, 0.0)
         flat = np.minimum(DEEPSPEED_BUCKET, s.trained.total) * regime.reduce_bytes * many

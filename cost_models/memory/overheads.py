@@ -12,13 +12,13 @@ from hardware.calibration import calibration
 SOURCE = "hardware/measured/memory.toml"
 
 
-def overheads(layout: Layout, allocated: Num, flat: Num) -> Ledger:
+def overheads(layout: Layout, allocated: Num, apart: Num) -> Ledger:
     """Return the overhead of every stage, bytes per rank: `overhead.reserved.*` and `overhead.device.*`."""
     c = calibration("memory")
     d = layout.degrees
     pipelined = np.where(num(d.pp) > 1.0, 1.0, 0.0)
     share = c.value("cache_share") + pipelined * c.value("cache_share_pipeline")
-    cached = Term(name="overhead.reserved.cache", value=share * allocated + flat, source=f"{SOURCE}: cache_share", formula="allocated × share that stays cached or fragmented + flat step buffers (DeepSpeed)")
+    cached = Term(name="overhead.reserved.cache", value=share * allocated + apart, source=f"{SOURCE}: cache_share", formula="allocated × share that stays cached or fragmented + copies of the optimizer step")
     kinds: Num = 0.0
     for degree in (d.tp, d.pp, d.cp, d.ep, d.dp):
         kinds = kinds + np.where(num(degree) > 1.0, 1.0, 0.0)

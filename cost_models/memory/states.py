@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.architecture import Architecture
 from cost_models.choices.offload import OFFLOAD
 from cost_models.choices.precision import Regime
 from cost_models.choices.zero import Shares, shares
@@ -125,10 +126,13 @@ class Held:
     """The largest kind of layer."""
 
 
-def held(training: Training, ops: ModelOps, stages: Stages) -> Held:
+def held(architecture: Architecture, training: Training, ops: ModelOps, stages: Stages) -> Held:
     """Return the elements that each stage holds before any ZeRO division, shape (…, K)."""
     kinds = [tally(rows, training) for _, rows in ops.kinds]
     embedding, head = tally(ops.embedding, training), tally(ops.head, training)
+    if training.framework == "litgpt" and architecture.tied_embeddings:
+        matrix = np.where(num(ops.dims.pp) > 1.0, 0.0, ops.dims.vocab * ops.dims.hidden)
+        head = head + Tally(others=matrix)
     stage = embedding.times(stages.embedding) + head.times(stages.head)
     for count, kind in zip(stages.kind_layers, kinds, strict=True):
         stage = stage + kind.times(count)
@@ -167,7 +171,7 @@ def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: 
     mode = OFFLOAD[layout.choices.offload]
     away = num(layout.degrees.offload_fraction)
     lora = training.method in ("lora", "qlora")
-    trained = _trained(training, h, stages) if lora else h.stage
+    trained = _trained(training, regime, h, stages) if lora else h.stage
     weight = shares(layout, regime.weight_from)
     step = shares(layout, regime.optimizer_from)
     weights = _base(training, regime, h.stage, weight) if lora else _full("weights", "weight", regime.weight_bytes, trained, weight, regime.source)
@@ -201,11 +205,13 @@ def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: 
     )
 
 
-def _trained(training: Training, h: Held, stages: Stages) -> Tally:
-    """Adapters; with `train_embeddings` (peft's modules_to_save) also a trained copy of embedding and head."""
+def _trained(training: Training, regime: Regime, h: Held, stages: Stages) -> Tally:
+    """Adapters; with `train_embeddings` (peft's modules_to_save) also a trained copy of embedding and head, in the base's type: half
+    the bytes of fp32 adapters."""
+    share = 0.5 if regime.weight_bytes > regime.frozen_bytes else 1.0
     copies: Num = 0.0 * num(h.stage.adapters)
     if training.extra.get("train_embeddings") == "yes":
-        copies = h.embedding.others * stages.embedding + h.head.others * stages.head
+        copies = share * (h.embedding.others * stages.embedding + h.head.others * stages.head)
     return Tally(matrices=h.stage.adapters, experts=h.stage.expert_adapters, others=copies)
 
 

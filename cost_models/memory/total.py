@@ -18,7 +18,7 @@ from cost_models.memory.overheads import overheads
 from cost_models.memory.states import Held, States, held, states
 from cost_models.numeric import Num, num
 from cost_models.result import PHASES, MemoryCost
-from cost_models.stack import resolve
+from cost_models.stack import MEGATRON, Stack, resolve
 from cost_models.stages import Stages
 from cost_models.training import Training
 from cost_models.transformer import ModelOps
@@ -43,7 +43,7 @@ def memory(architecture: Architecture, training: Training, layout: Layout, pool:
     """
     regime = regime_of(training, layout.choices)
     stack = resolve(training)
-    h = held(training, ops, stages)
+    h = held(architecture, training, ops, stages)
     s = states(training, regime, layout, h, stages)
     parts = Parts(
         held=h,
@@ -55,7 +55,7 @@ def memory(architecture: Architecture, training: Training, layout: Layout, pool:
         phases = _serving(architecture, training, ops, stages, parts)
     else:
         phases = _phases(training, regime, layout, parts)
-    return _cost(layout, pool, stages, phases, regime, parts)
+    return _cost(training, stack, layout, pool, stages, phases, regime, parts)
 
 
 def _serving(architecture: Architecture, training: Training, ops: ModelOps, stages: Stages, parts: Parts) -> dict[str, Ledger]:
@@ -84,11 +84,16 @@ def _phases(training: Training, regime: Regime, layout: Layout, p: Parts) -> dic
     }
 
 
-def _flat(regime: Regime, phases: dict[str, Ledger]) -> Num:
-    """Flat buffers of DeepSpeed's optimizer step: larger than any cached block, so that the allocator reserves them beside the rest."""
-    if not regime.flat_step:
+def _apart(training: Training, stack: Stack, phases: dict[str, Ledger], parts: Parts) -> Num:
+    """Blocks that stay cached beside the activations because these do not fit them: DeepSpeed's flat step buffers; the copies of a
+    foreach step and, sharded by FSDP, the gradients that the step frees."""
+    if training.framework in MEGATRON and training.framework != "megatron-deepspeed":
         return num(0.0)
-    return add(t.value for t in phases["optimizer"].terms if t.name.startswith(("buffers.step", "buffers.reduce")))
+    apart = add(t.value for t in phases["optimizer"].terms if t.name.startswith(("buffers.step", "buffers.reduce")))
+    if training.framework == "torchtitan" and stack.foreach:
+        apart = apart + add(t.value for t in parts.states.gradients)
+    others = np.maximum(phases["forward"].total, phases["backward"].total)
+    return np.maximum(others + apart - np.maximum(others, phases["optimizer"].total), 0.0)
 
 
 def _times(term: Term, factor: Num) -> Term:
@@ -108,7 +113,16 @@ def _later_of(start: tuple[Term, ...], end: tuple[Term, ...]) -> Ledger:
     return Ledger("bytes", tuple(merged))
 
 
-def _cost(layout: Layout, pool: Pool, stages: Stages, phases: dict[str, Ledger], regime: Regime, parts: Parts) -> MemoryCost:
+def _cost(
+    training: Training,
+    stack: Stack,
+    layout: Layout,
+    pool: Pool,
+    stages: Stages,
+    phases: dict[str, Ledger],
+    regime: Regime,
+    parts: Parts,
+) -> MemoryCost:
     flat = 0.0 * stages.layers
     allocated: Num = flat
     winner: Num = flat
@@ -116,7 +130,7 @@ def _cost(layout: Layout, pool: Pool, stages: Stages, phases: dict[str, Ledger],
         total = phases[name].total + flat
         winner = np.where(total > allocated, float(number), winner)
         allocated = np.maximum(allocated, total)
-    over = overheads(layout, allocated, _flat(regime, phases))
+    over = overheads(layout, allocated, _apart(training, stack, phases, parts))
     reserved = allocated + over.terms[0].value
     device = allocated + over.total
     outside = host(regime, layout, pool, parts.states, parts.activations.offloaded + flat)

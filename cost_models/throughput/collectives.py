@@ -7,13 +7,16 @@ floor(domain / stride) of its members inside one fast domain (a server, or an NV
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cost_models.numeric import Num
-from cost_models.op import Collective
 from hardware.calibration import calibration
-from hardware.spec import Pool
+
+if TYPE_CHECKING:
+    from cost_models.op import Collective
+    from hardware.spec import Pool
 
 SOURCE = "alpha-beta by tier, constants: hardware/measured/collectives.toml (public NCCL tests)"
 
@@ -112,6 +115,8 @@ class Placed:
     network_seconds_per_byte: Num
     """Between domains, ring, of the whole message: 0 for a group inside one."""
     network_exchange_seconds_per_byte: Num
+    nodes: Num
+    """Domains that the group spans."""
     base_seconds: Num
     """Latency; 0 for a group of one."""
 
@@ -143,6 +148,7 @@ def place(f: Fabric, group: Group) -> Placed:
         exchange_seconds_per_byte=((together - 1.0) / n) / (rate * f.all_to_all),
         network_seconds_per_byte=crossing / (f.network_bytes_per_second * together),
         network_exchange_seconds_per_byte=crossing / (f.network_bytes_per_second * f.all_to_all_network),
+        nodes=nodes,
         base_seconds=several * (f.base_seconds + f.hop_seconds * (n - 1.0))
         + outside * (f.network_base_seconds + f.network_hop_seconds * (nodes - 1.0)),
     )
@@ -159,6 +165,18 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     if kind == "all_to_all":
         return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.base_seconds
     return message_bytes * np.maximum(p.link_seconds_per_byte, p.network_seconds_per_byte) + p.base_seconds
+
+
+def dispatch_seconds(p: Placed, message_bytes: Num, copies: float) -> Num:
+    """Return the seconds of an expert exchange that sends a token once to each server that holds one of its `copies` experts.
+
+    Of k servers a token with c copies visits k (1 − (1 − 1/k)^c), and the copies are made inside the server (DeepEP's normal kernels,
+    HybridEP; deepseek-ai/DeepEP README).
+    """
+    alone = 1.0 - 1.0 / np.maximum(p.nodes, 2.0)
+    visited = p.nodes * (1.0 - np.exp2(copies * np.log2(alone)))
+    outside = message_bytes * p.network_exchange_seconds_per_byte * np.minimum(visited / copies, 1.0)
+    return np.maximum(message_bytes * p.exchange_seconds_per_byte, outside) + p.base_seconds
 
 
 def send_seconds(f: Fabric, span: Num, message_bytes: Num) -> Num:

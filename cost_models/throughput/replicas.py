@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.choices.precision import Regime
 from cost_models.layout import Layout, expert_dp, shard_ranks
 from cost_models.numeric import Num, num
 from cost_models.throughput.collectives import Fabric, Group, Placed, collective_seconds, place
-from cost_models.throughput.roofline import Rates
-from cost_models.throughput.software import Software
-from cost_models.throughput.units import Unit
-from cost_models.training import Training
 from hardware.calibration import calibration
-from hardware.spec import Pool
+
+if TYPE_CHECKING:
+    from cost_models.choices.precision import Regime
+    from cost_models.op import Collective
+    from cost_models.throughput.roofline import Rates
+    from cost_models.throughput.software import Software
+    from cost_models.throughput.units import Unit
+    from cost_models.training import Training
+    from hardware.spec import Pool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +113,14 @@ class Synchronised:
 
 
 def synchronise(
-    layout: Layout, r: Replicas, regime: Regime, stack: Software, params: tuple[Num, Num], window: tuple[Num, Num], micro_batches: Num, training: Training
+    layout: Layout,
+    r: Replicas,
+    regime: Regime,
+    stack: Software,
+    params: tuple[Num, Num],
+    window: tuple[Num, Num],
+    micro_batches: Num,
+    training: Training,
 ) -> Synchronised:
     """Return gradient reduction and parameter gather of ZeRO 0, 1, 2, and of the copies of a ZeRO-3 shard group.
 
@@ -121,8 +132,9 @@ def synchronise(
     copies = collective_seconds(r.copies, "all_reduce", dense * (regime.reduce_bytes / np.maximum(num(r.divided), 1.0)))
     copies = np.where(num(r.copies.size) > 1.0, copies, 0.0)
     if zero == 3:
-        return Synchronised(reduce=copies, reduce_exposed=_behind_window(copies, window[1], stack.grad_hidden), gather=0.0, gather_exposed=0.0)
-    kind = "all_reduce" if zero == 0 else "reduce_scatter"
+        left = _behind_window(copies, window[1], stack.grad_hidden)
+        return Synchronised(reduce=copies, reduce_exposed=left, gather=0.0, gather_exposed=0.0)
+    kind: Collective = "all_reduce" if zero == 0 else "reduce_scatter"
     once = collective_seconds(r.dense, kind, dense * regime.reduce_bytes)
     once = once + np.where(num(expert) > 0.0, collective_seconds(r.expert, kind, expert * regime.reduce_bytes), 0.0)
     each = zero == 2 and training.framework not in ("megatron",)

@@ -7,15 +7,18 @@ k0 = inner length a tile costs on top of k; the last wave counts in part (`smoot
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.numeric import Num
-from cost_models.op import AttentionCore
-from cost_models.throughput.software import Software
-from cost_models.training import Training
 from hardware.calibration import value
-from hardware.spec import Gpu
+
+if TYPE_CHECKING:
+    from cost_models.numeric import Num
+    from cost_models.op import AttentionCore
+    from cost_models.throughput.software import Software
+    from cost_models.training import Training
+    from hardware.spec import Gpu
 
 TILE = 128.0
 FP32_ACCUMULATE_BYTES = 8.0
@@ -40,6 +43,8 @@ class Rates:
     smooth: float
     units: float
     grouped: float
+    weight_gradient: float
+    """Rate of weight-gradient products / rate of the others."""
     launch_seconds: float
     hbm_bytes_per_second: float
     attention_forward_flop_per_second: float
@@ -72,6 +77,7 @@ def rates(training: Training, stack: Software, gpu: Gpu) -> Rates:
         smooth=value(gpu, "gemm_smooth"),
         units=value(gpu, "multiprocessors"),
         grouped=value(gpu, "grouped_fraction"),
+        weight_gradient=value(gpu, "gemm_weight_gradient"),
         launch_seconds=value(gpu, "launch_seconds"),
         hbm_bytes_per_second=gpu.memory_bandwidth_bytes_per_second * value(gpu, "hbm_fraction"),
         attention_forward_flop_per_second=wide_peak * forward,

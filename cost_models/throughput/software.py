@@ -6,28 +6,36 @@ Defaults follow framework and date; `training.extra` overrides single switches o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from cost_models.layout import Choices
 from cost_models.stack import resolve
-from cost_models.training import Training
 from hardware.calibration import calibration
-from hardware.spec import Gpu
+
+if TYPE_CHECKING:
+    from cost_models.layout import Choices
+    from cost_models.training import Training
+    from hardware.spec import Gpu
 
 Kernel = Literal["eager", "triton", "flash2", "flash3"]
 
 SWITCHES = {
-    "class": "megatron_local, megatron_te, megatron_deepspeed, compiled, eager or hf: whose host time and traffic apply",
-    "attention_kernel": "eager, triton, flash2 or flash3 (flash3 also stands for cuDNN on Hopper and later)",
+    "class": "megatron_local, megatron_te, megatron_deepspeed, compiled, xla, eager or hf: whose host time and traffic apply",
+    "attention_backend": "eager, triton, flash2 or flash3 (flash3 also stands for cuDNN on Hopper and later)",
     "cuda_graphs": "full (the whole iteration), or the modules that are captured (attn, moe_router, …)",
     "overlap_grad_reduce": "yes or no: gradient reduction behind backward",
     "overlap_param_gather": "yes or no: parameter gather of the distributed optimizer behind forward",
     "overlap_tp": "yes or no: tensor parallel collectives behind GEMMs",
     "overlap_all": "no: nothing is overlapped",
     "moe_a2a_overlap": "yes or no: expert all-to-all behind other work",
+    "moe_dispatcher": "deepep or hybridep (a token goes once to each server), alltoall or allgather",
+    "document_tokens": "mean length of the documents packed into a sequence (attention does not cross them)",
     "fp8_recipe": "delayed, current, blockwise, mxfp8 or nvfp4",
 }
 """Switch -> values, read from `training.extra`."""
+
+
+FUSED_MOE_SINCE = "2026-06"
+"""From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +51,8 @@ class Software:
     host_moe_forward_seconds: float
     """Beside it, the routed part of an MoE layer."""
     host_moe_backward_seconds: float
+    host_collective_seconds: float
+    """Launch of one collective."""
     memory_factor: float
     """Traffic of element-wise work / traffic of fused kernels."""
     loss_bytes: float
@@ -57,8 +67,16 @@ class Software:
     send_hidden: bool
     """Pipeline sends run beside compute (Megatron with interleaving)."""
     step_seconds: float
+    moe_memory_factor: float
+    """Traffic of token permutation and expert activations / traffic of fused kernels."""
+    moe_product_factor: float
+    """Rate of grouped GEMMs / rate of the newest kernels."""
+    dispatch_once: bool
+    """Expert exchange sends a token once to each server (DeepEP, HybridEP) and not once for each expert."""
     zero_messages: float
     """Collectives into which ZeRO-3 cuts the gather of one layer."""
+    quantise_bytes: float
+    """HBM bytes to cast one 16-bit element to fp8."""
     fp8_factor: float
     """Rate of the fp8 recipe / rate of plain fp8."""
 
@@ -68,18 +86,19 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     table = calibration("software")
     name = training.extra.get("class", stack_class(training))
     graphs = _graphs(training)
-    moe_graphs = graphs
+    era = "2025" if "" < training.date < FUSED_MOE_SINCE else "2026"
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
     hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if choices.zero == 3 and name != "compiled" else 0.0
-    adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") and name != "compiled" else 0.0
+    adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") else 0.0
     made = Software(
         name=name,
         attention=attention_kernel(training, gpu),
         host_forward_seconds=graphs * (table.value(f"host_forward_{name}") + hooks + adapters),
         host_backward_seconds=graphs * (table.value(f"host_backward_{name}") + 2.0 * hooks + 2.0 * adapters),
-        host_moe_forward_seconds=moe_graphs * table.value("host_moe_forward"),
-        host_moe_backward_seconds=moe_graphs * table.value("host_moe_backward"),
+        host_moe_forward_seconds=graphs * table.value(f"host_moe_forward_{era}"),
+        host_moe_backward_seconds=graphs * table.value(f"host_moe_backward_{era}"),
+        host_collective_seconds=graphs * table.value(f"host_collective_{name}"),
         memory_factor=table.value(f"memory_factor_{name}"),
         loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),
         tp_hidden=0.0,
@@ -89,7 +108,11 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
         send_hidden=modern and choices.schedule not in ("gpipe", "1f1b"),
         step_seconds=table.value("host_step_seconds"),
+        moe_memory_factor=table.value(f"moe_memory_{era}"),
+        moe_product_factor=table.value(f"moe_product_{era}"),
+        dispatch_once=_dispatch_once(training, name),
         zero_messages=table.value("zero3_messages_2021") if training.framework == "deepspeed" and "" < training.date < "2022" else 1.0,
+        quantise_bytes=table.value("quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"),
         fp8_factor=_fp8_factor(training),
     )
     return _override(made, training)
@@ -113,7 +136,7 @@ def attention_kernel(training: Training, gpu: Gpu) -> Kernel:
 
     The last is the default of Transformer Engine on Hopper and later from 2024 (2023 containers had FlashAttention-2).
     """
-    given = training.extra.get("attention_kernel", "")
+    given = training.extra.get("attention_backend", training.extra.get("attention_kernel", ""))
     if given in _KERNELS:
         return _KERNELS[given]
     if training.attention == "eager":
@@ -145,6 +168,14 @@ def loss_kernel(training: Training, name: str) -> str:
     if name == "compiled":
         return "compiled"
     return "chunked" if training.framework == "litgpt" else "eager"
+
+
+def _dispatch_once(training: Training, name: str) -> bool:
+    """Megatron's flex dispatcher (DeepEP from 2025, HybridEP) unless the run names another one."""
+    given = training.extra.get("moe_dispatcher", "").lower()
+    if given:
+        return given in ("deepep", "hybridep", "flex", "minimalasyncep")
+    return name == "megatron_te" and (not training.date or training.date >= "2025-06")
 
 
 def _graphs(training: Training) -> float:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.architecture import Architecture
 from cost_models.choices.pipeline import Line
-from cost_models.layout import Layout
 from cost_models.numeric import Num, num
 from cost_models.stages import Stages
 from cost_models.stages import decisive as decisive_index
 from cost_models.throughput.units import Unit
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.architecture import Architecture
 from cost_models.choices.precision import regime_of
 from cost_models.choices.schedules import schedule
 from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term
 from cost_models.numeric import Num, num
 from cost_models.result import TimeCost
-from cost_models.stages import Stages
 from cost_models.throughput.collectives import Fabric, Group, Placed, fabric, place, send_seconds
-from cost_models.throughput.replicas import Replicas, Synchronised, Update, offload_layers, replicas, synchronise, update, zero3
+from cost_models.throughput.replicas import Replicas, offload_layers, replicas, synchronise, update, zero3
 from cost_models.throughput.roofline import Rates, rates
 from cost_models.throughput.software import Software, software
-from cost_models.throughput.stagewise import Parts, Pick, decisive, flat, highest, line, parts, slowest
-from cost_models.throughput.terms import pipeline_terms, stage_terms, step_terms
-from cost_models.throughput.units import Context, Unit, unit
-from cost_models.training import Training
+from cost_models.throughput.stagewise import Parts, decisive, flat, line, parts, slowest
+from cost_models.throughput.terms import pipeline_terms, rerun, stage_terms, step_terms
+from cost_models.throughput.units import Context, unit
 from cost_models.transformer import ModelOps, count_parameters
 from hardware.calibration import calibration
-from hardware.spec import Pool
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.stages import Stages
+    from cost_models.training import Training
+    from hardware.spec import Pool
 
 
 def step_time(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, stages: Stages) -> TimeCost:
@@ -70,7 +72,7 @@ Wing = tuple[Software, Rates, Fabric, Replicas]
 Passes = tuple[tuple[Num, Num], tuple[Num, Num], tuple[Num, Num]]
 
 
-def _context(training: Training, layout: Layout, wing: Wing) -> Context:
+def _context(architecture: Architecture, training: Training, layout: Layout, wing: Wing) -> Context:
     stack, r, f, _ = wing
     d = layout.degrees
     tp, cp = num(d.tp), num(d.cp)
@@ -92,6 +94,7 @@ def _context(training: Training, layout: Layout, wing: Wing) -> Context:
         stack=stack,
         groups=groups,
         imbalance=np.where(num(d.ep) > 1.0, uneven, 1.0),
+        copies=1.0 if architecture.moe is None else float(architecture.moe.topk),
         act_bytes=4.0 if training.precision == "fp32" else 2.0,
         accumulate_bytes=2.0 * accumulated if fused else 2.0,
         add_bytes=0.0 if fused or layout.choices.zero == 3 else 2.0 + 2.0 * accumulated,
@@ -101,7 +104,7 @@ def _context(training: Training, layout: Layout, wing: Wing) -> Context:
 def _parts(
     architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing
 ) -> Parts:
-    c = _context(training, layout, wing)
+    c = _context(architecture, training, layout, wing)
     stack, _, _, groups = wing
     layers = [unit(rows, c, moe=kind.moe) for kind, rows in ops.kinds]
     edges = unit(ops.embedding, c, layer=False), unit(ops.head, c, layer=False)
@@ -124,15 +127,10 @@ def _passes(p: Parts, training: Training) -> Passes:
         nothing = 0.0 * num(forward[0]), 0.0 * num(forward[1])
         return forward, nothing, nothing
     backward = (
-        p.stage(lambda u: u.backward) + p.again(_rerun),
-        p.whole(lambda u: u.backward) + p.again_whole(_rerun),
+        p.stage(lambda u: u.backward) + p.again(rerun),
+        p.whole(lambda u: u.backward) + p.again_whole(rerun),
     )
     return forward, backward, (p.stage(lambda u: u.gemm_w), p.whole(lambda u: u.gemm_w))
-
-
-def _rerun(u: Unit) -> Num:
-    """A recomputed forward: without the ZeRO gather (backward's serves it too) and without a second offload."""
-    return u.forward - u.zero_exposed_f - u.offload_exposed_f
 
 
 def _ledger(
@@ -165,7 +163,7 @@ def _ledger(
         params = p.stage(lambda u: u.trained_dense), p.stage(lambda u: u.trained_expert)
         regime = regime_of(training, layout.choices)
         sync = synchronise(layout, groups, regime, stack, params, (forward, backward), m, training)
-        terms += step_terms(sync, update(layout, pool, groups, regime, r, params), layout, training)
+        terms += step_terms(sync, update(layout, pool, groups, regime, r, params), layout)
     terms += _host_terms(Ledger("s", tuple(terms)), stack, pool)
     return Ledger("s", tuple(terms))
 
@@ -205,7 +203,7 @@ def _parameters_used(architecture: Architecture) -> float:
 def _flop(
     architecture: Architecture, training: Training, p: Parts, forward: tuple[Num, Num], backward: tuple[Num, Num], tokens: float
 ) -> tuple[float, Num]:
-    """Model FLOP (6 per parameter used and token, 12 × layers × heads × head size × sequence; 2 and 4 for inference), and with recompute."""
+    """Model FLOP: 6 per parameter used and token and 12 × layers × heads × head size × sequence (inference 2 and 4); and with recompute."""
     passes = 1.0 if training.method == "inference" else 3.0
     attention = 4.0 * architecture.layers * architecture.heads * architecture.head_dim * training.seq
     once = tokens * (2.0 * _parameters_used(architecture) + attention)

@@ -5,14 +5,14 @@ Ops of like kind are added up before they are priced: HBM bytes and collective m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cost_models.layout import Choices
 from cost_models.numeric import Num, num
-from cost_models.op import Collective, Gemm, Op
-from cost_models.throughput.collectives import Placed, collective_seconds
+from cost_models.op import AttentionCore, Collective, Gemm, Op
+from cost_models.throughput.collectives import Placed, collective_seconds, dispatch_seconds
 from cost_models.throughput.roofline import Rates, attention_seconds, gemm_seconds, memory_seconds
 from cost_models.throughput.software import Software
 from cost_models.training import Training
@@ -99,6 +99,8 @@ class Context:
     """tp, cp, ep, etp; groups that are 1 in every layout are left out."""
     imbalance: Num
     """Load of the busiest expert rank / mean."""
+    copies: float
+    """Experts of one token (top-k)."""
     act_bytes: float
     accumulate_bytes: float
     """HBM bytes that a weight gradient moves per element of the weight, inside its product (fused accumulation)."""
@@ -118,6 +120,8 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         extra = _products(u, op, c, load, rerun)
         loss = c.stack.loss_bytes / 14.0 if op.kind == "loss" else 1.0
         plain = 1.0 if op.kind == "loss" else c.stack.memory_factor
+        if op.kind == "memory" and op.tokens_imbalance:
+            plain = plain * c.stack.moe_memory_factor
         forward.bytes = forward.bytes + op.bytes_moved * (loss * plain * load) + extra[0]
         backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain * load) + extra[1]
         forward.kernels += op.kernels
@@ -143,7 +147,7 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     if again.kernels:
         u.again = u.again + memory_seconds(c.rates, again.bytes, again.kernels)
     _communicate(u, c, forward, backward, again)
-    _settle(u, c, moe=moe, layer=layer)
+    _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None)
     return u
 
 
@@ -167,7 +171,7 @@ def _products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num,
     wide = not r.quantised or op.name in WIDE
     rate = r.wide_flop_per_second if wide else r.gemm_flop_per_second
     if op.kind == "grouped_gemm":
-        rate = rate * r.grouped
+        rate = rate * (r.grouped * c.stack.moe_product_factor)
     more_f: Num = 0.0
     more_b: Num = 0.0
     for g in op.gemm:
@@ -178,11 +182,11 @@ def _products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num,
         u.gemm_f = u.gemm_f + seconds
         u.gemm_b = u.gemm_b + gemm_seconds(r, rate, m, g.k, g.n, g.count)
         if trained:
-            u.gemm_w = u.gemm_w + gemm_seconds(r, rate, g.k, g.n, m, g.count, c.accumulate_bytes)
+            u.gemm_w = u.gemm_w + gemm_seconds(r, rate * r.weight_gradient, g.k, g.n, m, g.count, c.accumulate_bytes)
         if rerun:
             u.again_products = u.again_products + seconds
         if not wide:
-            cast = calibration("software").value("quantise_bytes")
+            cast = c.stack.quantise_bytes
             more_f = more_f + cast * (m * g.k * g.count)
             more_b = more_b + cast * (m * g.n * g.count)
         if adapted:
@@ -192,15 +196,29 @@ def _products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num,
             once = calibration("software").value("dequantise_bytes") * (g.n * g.k * g.count)
             more_f, more_b = more_f + once, more_b + once
     if op.attention is not None:
-        forward, backward = attention_seconds(r, c.stack, op.attention, act_bytes=c.act_bytes)
+        forward, backward = attention_seconds(r, c.stack, _packed(op.attention, c.training), act_bytes=c.act_bytes)
         if "cp" in c.groups:
-            slow = 1.0 + calibration("software").value("ring_slowdown") * c.groups["cp"].moved
-            forward, backward = forward * slow, backward * slow
+            extra = _ring_bytes(op.attention, c)
+            more_f, more_b = more_f + extra, more_b + 2.0 * extra
         u.attention_f = u.attention_f + forward
         u.attention_b = u.attention_b + backward
         if rerun:
             u.again_products = u.again_products + forward
     return more_f, more_b
+
+
+def _packed(a: AttentionCore, training: Training) -> AttentionCore:
+    """Short documents packed into one sequence attend to themselves only: the switch `document_tokens` names their mean length."""
+    given = training.extra.get("document_tokens")
+    if given is None:
+        return a
+    return replace(a, causal_fraction=a.causal_fraction * min(1.0, float(given) / training.seq))
+
+
+def _ring_bytes(a: AttentionCore, c: Context) -> Num:
+    """HBM bytes of ring attention beside its kernels: every step corrects and adds up a partial output of the rank; none for cp = 1."""
+    steps = c.groups["cp"].size * np.where(num(c.groups["cp"].size) > 1.0, 1.0, 0.0)
+    return calibration("software").value("ring_passes") * c.act_bytes * steps * (a.batch * a.q_len * a.heads * a.v_dim)
 
 
 def _adapter_bytes(g: Gemm, m: Num, c: Context) -> tuple[Num, Num]:
@@ -245,20 +263,35 @@ def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> 
         if group not in groups:
             continue
         placed = c.groups[group]
-        seconds = collective_seconds(placed, kind, size) + placed.base_seconds * (count - 1.0)
+        if kind == "all_to_all" and c.stack.dispatch_once:
+            seconds = dispatch_seconds(placed, size, c.copies) + placed.base_seconds * (count - 1.0)
+        else:
+            seconds = collective_seconds(placed, kind, size) + placed.base_seconds * (count - 1.0)
         busy = busy + seconds
         if not free:
             exposed = exposed + seconds * (1.0 - hidden)
     return busy, exposed
 
 
-def _settle(u: Unit, c: Context, *, moe: bool, layer: bool) -> None:
-    """Sum the exposed seconds; where the host takes longer to launch a layer than the device to run it, the device waits."""
+def _calls(sums: _Sums, c: Context) -> Num:
+    """Collectives of tensor and context parallelism that the host launches; none where the group has one member."""
+    total: Num = 0.0
+    for (group, _, _), (_, count) in sums.messages.items():
+        if group != "ep":
+            total = total + np.where(num(c.groups[group].size) > 1.0, count, 0.0)
+    return total
+
+
+def _settle(u: Unit, c: Context, *, moe: bool, calls: tuple[Num, Num] | None) -> None:
+    """Sum the exposed seconds; where the host takes longer to launch a layer (`calls` collectives in it) than the device to run it, the
+    device waits."""
     forward = u.gemm_f + u.attention_f + u.memory_f + u.tp_exposed_f + u.cp_exposed_f + u.ep_exposed_f
     backward = u.gemm_b + u.gemm_w + u.attention_b + u.memory_b + u.tp_exposed_b + u.cp_exposed_b + u.ep_exposed_b + u.again
-    if layer:
+    if calls is not None:
         s = c.stack
-        u.host_f = np.maximum(s.host_forward_seconds + (s.host_moe_forward_seconds if moe else 0.0) - forward, 0.0)
-        u.host_b = np.maximum(s.host_backward_seconds + (s.host_moe_backward_seconds if moe else 0.0) - backward, 0.0)
+        launch_f = s.host_forward_seconds + (s.host_moe_forward_seconds if moe else 0.0) + calls[0] * s.host_collective_seconds
+        launch_b = s.host_backward_seconds + (s.host_moe_backward_seconds if moe else 0.0) + calls[1] * s.host_collective_seconds
+        u.host_f = np.maximum(launch_f - forward, 0.0)
+        u.host_b = np.maximum(launch_b - backward, 0.0)
     u.forward = forward + u.host_f
     u.backward = backward + u.host_b

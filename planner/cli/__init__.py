@@ -15,7 +15,7 @@ from typing import cast
 
 import click
 
-from planner.cli.output import DEBUG, say_problems
+from planner.cli.output import DEBUG, INTERRUPTED, Failure, say_problems
 
 ERROR, USAGE = 1, 2
 
@@ -58,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit does not flush into it again
         return 0
+    except Failure as failure:
+        say_problems(failure.lines)
+        return failure.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return USAGE
@@ -65,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say_problems([f"{error.format_message()} (see planner --help)" if isinstance(error, click.UsageError) else error.format_message()])
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        say_problems(["interrupted before there was a plan"])
-        return 3
+        return INTERRUPTED
     except Exception as error:
         if DEBUG in given:
             raise

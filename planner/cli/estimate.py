@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.options import export_options, given_words, read_request, request_options
-from planner.cli.output import Failure, Output, output_options, parse_exports, write_exports
+from planner.cli.export import export_options, parse_exports, write_exports
+from planner.cli.options import RequestCommand, given_words, read_request, request_options
+from planner.cli.output import Failure, Output, output_options
+from planner.cli.sizes import could_mean
 
 if TYPE_CHECKING:
     from planner.assess import Assessment
@@ -17,19 +19,20 @@ if TYPE_CHECKING:
 NO_PLAN = 3
 
 
-@click.command("estimate", short_help="Memory and time of one layout.")
+@click.command("estimate", cls=RequestCommand, short_help="Memory and time of one layout.")
 @request_options
 @export_options
 @output_options
 @click.pass_context
 def command(
-    context: click.Context, output: Output, request_file: str | None, exports: tuple[str, ...], force: bool, **options: Any
+    context: click.Context, /, output: Output, request_file: str | None, exports: tuple[str, ...], **options: Any
 ) -> int:
     """Show memory by stage and bucket, and time by term, of one layout given by flags.
 
     What is not given is one: degrees and micro-batch; data parallel takes the GPUs that are left. Exit code 2 when the layout breaks
     a law (all broken laws are named), 3 when it does not fit.
     """
+    force = options["force"]
     wanted = parse_exports(exports, force=force)
     with output.timed("request"):
         request, resolved = read_request(options, request_file)
@@ -44,7 +47,7 @@ def command(
     if not found.plan.fits:
         return NO_PLAN
     if wanted:
-        write_exports(wanted, found.plan, force=force)
+        write_exports([(export, found.plan) for export in wanted], force=force)
     return 0
 
 
@@ -64,6 +67,7 @@ def _report(
     from planner.report.understood import understood
     from planner.report.words import command as spelled
 
-    opening = understood(request.model, resolved.architecture, resolved.cluster, plan.training, assumed, resolved.warnings, output.look)
-    after = next_lines([spelled(["planner", "search", *given_words(context, layout=False)])], output.look)
-    output.lines([*opening, "", *estimate_lines(plan, misses, notes, output.look), "", *after])
+    r, look = resolved, output.look
+    opening = understood(request.model, could_mean(request.model), r.architecture, r.cluster, plan.training, assumed, r.warnings, look)
+    after = next_lines([spelled(["planner", "search", *given_words(context, layout=False)])], look)
+    output.lines([*opening, "", *estimate_lines(plan, misses, notes, look), "", *after])

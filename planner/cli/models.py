@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.output import Failure, Output, output_options
+from planner.cli.sizes import bare_size
 
 if TYPE_CHECKING:
     from cost_models.catalog_index import Entry
-    from planner.schema import BareSizeRecord, ModelRecord, ModelsDocument
+    from planner.schema import ModelRecord, ModelsDocument
 
 
 @click.command("models")
@@ -74,15 +75,3 @@ def _show(name: str, output: Output) -> None:
     said = found.warnings if meaning is not None else (*found.assumed, *found.warnings)
     lines = [] if meaning is None else meaning_lines(meaning, output.look)
     output.lines([*lines, *model_details(record, said, output.look)])
-
-
-def bare_size(name: str) -> BareSizeRecord | None:
-    """Return what a bare size stands for; None where the name is no bare size."""
-    from cost_models.catalog_names import GENERIC
-    from cost_models.hub.files import read_toml
-    from planner.schema import BareSizeRecord
-
-    sizes = read_toml(GENERIC)["sizes"]
-    size = name.strip().lower()
-    row = sizes.get(size) if isinstance(sizes, dict) else None
-    return None if row is None else BareSizeRecord(size=size, id=row["pick"], could_mean=row["alternatives"], why=row["why"])

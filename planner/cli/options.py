@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -18,73 +18,80 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class Number(click.ParamType):
-    """A whole number or a number; what is neither is passed on, so that all problems are told at once."""
-
-    name = "number"
-
-    def __init__(self, kind: type[int] | type[float] = int) -> None:
-        self.kind = kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or the text as it is."""
-        try:
-            return self.kind(value)
-        except (ValueError, OverflowError):
-            return value
+def whole(value: str) -> int | str:
+    """Return the whole number, or the text as it is, so that all problems are told at once."""
+    try:
+        return int(value)
+    except ValueError:
+        return value
 
 
-WHOLE, REAL = Number(int), Number(float)
+def real(value: str) -> float | str:
+    """Return the number, or the text as it is."""
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
-_WHAT: list[tuple[str, str, click.ParamType | None, str]] = [
-    ("--model", "NAME|FILE", None, "A catalogue name, a bare size (30b), a Hub config.json (file or folder) or a TOML file."),
-    ("--cluster", "TEXT|FILE", None, "32xA100-80G, 4x8xH100-80G, 16xp5.48xlarge, 8xA100-80G+4xRTX3090-24G or a TOML file."),
-    ("--free-memory", "SIZE", None, "What is left of each card where it is shared: 60GiB."),
-    ("--margin", "PART", REAL, "Part of the capacity that stays free.  [default: 0.05]"),
+
+class Flag(NamedTuple):
+    """One option that takes a value."""
+
+    flag: str
+    metavar: str
+    kind: Callable[[str], Any]
+    help: str
+
+
+_WHAT: list[Flag] = [
+    Flag("--model", "NAME|FILE", str, "A catalogue name, a bare size (30b), a Hub config.json (file or folder) or a TOML file."),
+    Flag("--cluster", "TEXT|FILE", str, "32xA100-80G, 4x8xH100-80G, 16xp5.48xlarge, 8xA100-80G+4xRTX3090-24G or a TOML file."),
+    Flag("--free-memory", "SIZE", str, "What is left of each card where it is shared: 60GiB."),
+    Flag("--margin", "PART", real, "Part of the capacity that stays free.  [default: 0.05]"),
 ]
-_TRAINING: list[tuple[str, str, click.ParamType | None, str]] = [
-    ("--method", "full|lora|qlora|inference", None, "What is trained.  [default: full]"),
-    ("--seq", "TOKENS", WHOLE, "Tokens of one sample.  [default: 2048, or the model's limit]"),
-    ("--global-batch", "SAMPLES", WHOLE, "Samples per optimizer step."),
-    ("--precision", "fp32|fp16|bf16|fp8", None, "Type of the computation.  [default: bf16]"),
-    ("--optimizer", "adamw|sgd|adafactor|adam8bit|lion|muon", None, "[default: adamw]"),
-    ("--attention", "flash|eager", None, "Attention kernel.  [default: flash]"),
-    ("--framework", "NAME|any", None, "Whose rules and defaults hold: megatron, deepspeed, fsdp, torchtitan, hf, …  [default: any]"),
-    ("--regime", "NAME", None, "State regime: which types weights, gradients, master and moments have."),
-    ("--lora-rank", "R", WHOLE, "Rank of the adapters.  [default: 16]"),
-    ("--kv-bits", "16|8|4", WHOLE, "Bits of a KV-cache entry (inference)."),
-    ("--weight-bits", "16|8|4", WHOLE, "Bits of a weight (inference)."),
+_TRAINING: list[Flag] = [
+    Flag("--method", "full|lora|qlora|inference", str, "What is trained.  [default: full]"),
+    Flag("--seq", "TOKENS", whole, "Tokens of one sample.  [default: 2048, or the model's limit]"),
+    Flag("--global-batch", "SAMPLES", whole, "Samples per optimizer step."),
+    Flag("--precision", "fp32|fp16|bf16|fp8", str, "Type of the computation.  [default: bf16]"),
+    Flag("--optimizer", "adamw|sgd|adafactor|adam8bit|lion|muon", str, "[default: adamw]"),
+    Flag("--attention", "flash|eager", str, "Attention kernel.  [default: flash]"),
+    Flag("--framework", "NAME|any", str, "Whose rules and defaults hold: megatron, deepspeed, fsdp, torchtitan, hf, …  [default: any]"),
+    Flag("--regime", "NAME", str, "State regime: which types weights, gradients, master and moments have."),
+    Flag("--lora-rank", "R", whole, "Rank of the adapters.  [default: 16]"),
+    Flag("--kv-bits", "16|8|4", whole, "Bits of a KV-cache entry (inference)."),
+    Flag("--weight-bits", "16|8|4", whole, "Bits of a weight (inference)."),
 ]
-_LAYOUT: list[tuple[str, str, click.ParamType | None, str]] = [
-    ("--tp", "N", WHOLE, "Tensor parallel size."),
-    ("--pp", "N", WHOLE, "Pipeline parallel size."),
-    ("--vpp", "N", WHOLE, "Model chunks (virtual stages) per pipeline rank."),
-    ("--cp", "N", WHOLE, "Context parallel size."),
-    ("--ep", "N", WHOLE, "Expert parallel size."),
-    ("--etp", "N", WHOLE, "Tensor parallel size inside an expert."),
-    ("--dp", "N", WHOLE, "Data parallel size: tp × pp × cp × dp = GPUs."),
-    ("--zero", "0|1|2|3", WHOLE, "ZeRO stage."),
-    ("--shard-group", "N", WHOLE, "Ranks over which ZeRO shards (hybrid sharding); all data-parallel ranks if not given."),
-    ("--schedule", "1f1b|interleaved|gpipe", None, "Pipeline schedule."),
-    ("--recompute", "none|selective|full", None, "Activation recompute."),
-    ("--recompute-modules", "NAMES", None, "What `selective` recomputes: core_attn, mlp, moe, moe_act, layernorm, …, joined by commas."),
-    ("--recompute-layers", "K", WHOLE, "Layers of each stage that `full` recomputes."),
-    ("--offload", "auto|none|WHAT", None, "optimizer[:part], params, activations[:part], joined by commas; none forbids it."),
-    ("--offload-target", "host|nvme", None, "Where offloaded states live."),
-    ("--micro-batch", "N", WHOLE, "Samples of one micro-batch."),
+_LAYOUT: list[Flag] = [
+    Flag("--tp", "N", whole, "Tensor parallel size."),
+    Flag("--pp", "N", whole, "Pipeline parallel size."),
+    Flag("--vpp", "N", whole, "Model chunks (virtual stages) per pipeline rank."),
+    Flag("--cp", "N", whole, "Context parallel size."),
+    Flag("--ep", "N", whole, "Expert parallel size."),
+    Flag("--etp", "N", whole, "Tensor parallel size inside an expert."),
+    Flag("--dp", "N", whole, "Data parallel size: tp × pp × cp × dp = GPUs."),
+    Flag("--zero", "0|1|2|3", whole, "ZeRO stage."),
+    Flag("--shard-group", "N", whole, "Ranks over which ZeRO shards (hybrid sharding); all data-parallel ranks if not given."),
+    Flag("--schedule", "1f1b|interleaved|gpipe", str, "Pipeline schedule."),
+    Flag("--recompute", "none|selective|full", str, "Activation recompute."),
+    Flag("--recompute-modules", "NAMES", str, "What `selective` recomputes: core_attn, mlp, moe, moe_act, layernorm, …, joined by commas."),
+    Flag("--recompute-layers", "K", whole, "Layers of each stage that `full` recomputes."),
+    Flag("--offload", "auto|none|WHAT", str, "optimizer[:part], params, activations[:part], joined by commas; none forbids it."),
+    Flag("--offload-target", "host|nvme", str, "Where offloaded states live."),
+    Flag("--micro-batch", "N", whole, "Samples of one micro-batch."),
 ]
-_DIMENSIONS: list[tuple[str, str, click.ParamType | None, str]] = [
-    ("--layers", "N", WHOLE, "Layers; dimensions change the model, or make one up."),
-    ("--hidden", "N", WHOLE, "Model width."),
-    ("--heads", "N", WHOLE, "Attention heads."),
-    ("--kv-heads", "N", WHOLE, "Key-value heads."),
-    ("--head-dim", "N", WHOLE, "Width of a head."),
-    ("--ffn-hidden", "N", WHOLE, "Width of the MLP."),
-    ("--vocab", "N", WHOLE, "Vocabulary."),
-    ("--experts", "N", WHOLE, "Routed experts of a layer."),
-    ("--topk", "N", WHOLE, "Experts that a token visits."),
-    ("--moe-ffn-hidden", "N", WHOLE, "Width of an expert."),
-    ("--shared-experts", "N", WHOLE, "Experts that every token visits."),
+_DIMENSIONS: list[Flag] = [
+    Flag("--layers", "N", whole, "Layers."),
+    Flag("--hidden", "N", whole, "Model width."),
+    Flag("--heads", "N", whole, "Attention heads."),
+    Flag("--kv-heads", "N", whole, "Key-value heads."),
+    Flag("--head-dim", "N", whole, "Width of a head."),
+    Flag("--ffn-hidden", "N", whole, "Width of the MLP."),
+    Flag("--vocab", "N", whole, "Vocabulary."),
+    Flag("--experts", "N", whole, "Routed experts of a layer."),
+    Flag("--topk", "N", whole, "Experts that a token visits."),
+    Flag("--moe-ffn-hidden", "N", whole, "Width of an expert."),
+    Flag("--shared-experts", "N", whole, "Experts that every token visits."),
 ]
 _SWITCHES = [
     ("--sequence-parallel/--no-sequence-parallel", "Sequence parallelism beside tensor parallelism."),
@@ -100,9 +107,30 @@ def _key(flag: str) -> str:
     return flag.partition("/")[0].removeprefix("--").replace("-", "_")
 
 
-DIMENSIONS = tuple(_key(flag) for flag, *_ in [*_DIMENSIONS, *_DIMENSION_SWITCHES])
-KEYS = tuple(_key(flag) for flag, *_ in [*_WHAT, *_TRAINING, *_LAYOUT, *_SWITCHES]) + DIMENSIONS
-LAYOUT_KEYS = (*(_key(flag) for flag, *_ in _LAYOUT), "sequence_parallel")
+SECTIONS = {
+    "Request": (*(f.flag for f in _WHAT), "--request"),
+    "Training": (*(f.flag for f in _TRAINING), "--mtp"),
+    "Layout (what is not given is searched, or one)": (*(f.flag for f in _LAYOUT), "--sequence-parallel"),
+    "Dimensions (change the model, or make one up)": (*(f.flag for f in _DIMENSIONS), "--gated-mlp", "--tied-embeddings"),
+}
+"""Heading of the help -> first names of its options; all others stand under Output."""
+
+DIMENSIONS = (*(_key(f.flag) for f in _DIMENSIONS), *(_key(flags) for flags, _ in _DIMENSION_SWITCHES))
+LAYOUT_KEYS = (*(_key(f.flag) for f in _LAYOUT), "sequence_parallel")
+KEYS = (*(_key(f.flag) for f in (*_WHAT, *_TRAINING)), "mtp", *LAYOUT_KEYS, *DIMENSIONS)
+
+
+class RequestCommand(click.Command):
+    """A command whose help has its options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options section by section."""
+        shown = {param.opts[0]: record for param in self.get_params(ctx) if (record := param.get_help_record(ctx)) is not None}
+        for heading, flags in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([shown.pop(flag) for flag in flags])
+        with formatter.section("Output"):
+            formatter.write_dl(list(shown.values()))
 
 
 def request_options(function: Function) -> Function:
@@ -112,15 +140,8 @@ def request_options(function: Function) -> Function:
     for flags, text in reversed(switches):
         function = click.option(flags, default=None, help=text)(function)
     for flag, metavar, kind, text in reversed(plain):
-        function = click.option(flag, metavar=metavar, type=kind or click.STRING, default=None, help=text)(function)
+        function = click.option(flag, metavar=metavar, type=kind, default=None, help=text)(function)
     return click.option("--request", "request_file", metavar="FILE", help="A TOML file with these keys; flags go before it.")(function)
-
-
-def export_options(function: Function) -> Function:
-    """Give a command --export and --force."""
-    function = click.option("--force", is_flag=True, help="Let --export replace existing files.")(function)
-    text = "Write a configuration: deepspeed=ds.json, megatron=args.json (a list) or megatron=args.sh (a shell line). Repeatable."
-    return click.option("--export", "exports", metavar="KIND=FILE", multiple=True, help=text)(function)
 
 
 def read_request(options: Mapping[str, Any], request_file: str | None, **more: Any) -> tuple[Request, Resolved]:
@@ -138,9 +159,18 @@ def read_request(options: Mapping[str, Any], request_file: str | None, **more: A
         if dimensions:
             flags["dimensions"] = {**(held if isinstance(held, Mapping) else {}), **dimensions}
         request = make_request({**flags, **more}, file)
+        _check_regime(request)
         return request, resolve(request)
     except RequestError as error:
         raise Failure(error.lines, exit_code=2) from None
+
+
+def _check_regime(request: Request) -> None:
+    """Raise Failure for an unknown state regime, with the names that exist."""
+    from cost_models.choices.precision import REGIMES
+
+    if request.regime is not None and request.regime not in REGIMES:
+        raise Failure([f"regime={request.regime[:60]!r}: it is one of {', '.join(REGIMES)}"], exit_code=2)
 
 
 def _read_file(name: str | None) -> dict[str, object]:

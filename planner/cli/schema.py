@@ -13,8 +13,7 @@ from planner.cli.output import Failure, Output, output_options
 @output_options
 def command(name: str | None, markdown: bool, output: Output) -> None:
     """Print the JSON schema of --json, of one command or of all."""
-    from planner.report.schema_page import json_schema, page
-    from planner.schema import DOCUMENTS
+    from planner.report.schema_page import DOCUMENTS, json_schema, page
 
     if name is not None and name not in DOCUMENTS:
         raise Failure([f"no command {name[:60]!r} has a JSON schema; there are {', '.join(DOCUMENTS)}"], exit_code=2)

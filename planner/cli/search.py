@@ -6,31 +6,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.options import export_options, given_words, layout_words, read_request, request_options
-from planner.cli.output import Output, output_options, parse_exports, write_exports
+from planner.cli.export import export_options, parse_exports, write_exports
+from planner.cli.options import RequestCommand, given_words, layout_words, read_request, request_options
+from planner.cli.output import Output, output_options
 from planner.cli.progress import progress_line
+from planner.cli.sizes import could_mean
 
 if TYPE_CHECKING:
+    from planner.exporters import Exporter
     from planner.plan import Plan, SearchResult
     from planner.request import Request, Resolved
 
 NO_PLAN = 3
 
 
-@click.command("search", short_help="Rank the layouts that fit a cluster.")
+@click.command("search", cls=RequestCommand, short_help="Rank the layouts that fit a cluster.")
 @request_options
 @click.option("--top", type=click.IntRange(1, 1000), metavar="N", help="Plans to show.  [default: 10]")
 @export_options
 @output_options
 @click.pass_context
 def command(
-    context: click.Context, output: Output, request_file: str | None, top: int | None, exports: tuple[str, ...], force: bool, **options: Any
+    context: click.Context, /, output: Output, request_file: str | None, top: int | None, exports: tuple[str, ...], **options: Any
 ) -> int:
     """Rank the layouts that fit a cluster, and show where the memory and the time of the best go.
 
-    Layout flags that are given are kept; the others are searched. --export writes the best plan. Exit code 3 when nothing fits: then
-    the nearest misses and what would fit are shown.
+    Layout flags that are given are kept; the others are searched. --export writes the best plan for its framework. Exit code 3 when
+    nothing fits: then the nearest misses and what would fit are shown.
     """
+    force = options["force"]
     wanted = parse_exports(exports, force=force)
     with output.timed("request"):
         request, resolved = read_request(options, request_file, top=top)
@@ -43,8 +47,27 @@ def command(
     if not result.plans:
         return NO_PLAN
     if wanted:
-        write_exports(wanted, result.plans[0], force=force)
+        with output.timed("export"):
+            write_exports([(export, best_for(export.exporter, resolved, result)) for export in wanted], force=force)
     return 0
+
+
+def best_for(exporter: Exporter, resolved: Resolved, result: SearchResult) -> Plan:
+    """Return the best plan for a framework that reads the export; plan 1 where there is none, or where the user named a framework.
+
+    Plans of the ranking come first; where none of them is of the framework, a search is made for it alone.
+    """
+    from dataclasses import replace
+
+    from planner.search import search
+
+    if resolved.frameworks:
+        return result.plans[0]
+    ranked = [plan for plan in result.plans if plan.training.framework in exporter.FRAMEWORKS]
+    if ranked:
+        return ranked[0]
+    found = search(replace(resolved, frameworks=exporter.FRAMEWORKS), top=1, remedies=False)
+    return found.plans[0] if found.plans else result.plans[0]
 
 
 def _report(context: click.Context, output: Output, request: Request, resolved: Resolved, result: SearchResult) -> None:
@@ -55,30 +78,40 @@ def _report(context: click.Context, output: Output, request: Request, resolved: 
         return
     from planner.report.search import search_lines
     from planner.report.understood import understood
+
+    r, look = resolved, output.look
+    also = could_mean(request.model)
+    opening = understood(request.model, also, r.architecture, r.cluster, r.training, r.assumed, r.warnings, look)
+    output.lines([*opening, "", *search_lines(result, request.top, _next(context, result), look)])
+
+
+def _next(context: click.Context, result: SearchResult) -> list[str]:
+    """Commands that go on from here: plan 1 by stage and a configuration, or the gentlest remedy."""
     from planner.report.words import command as spelled
 
-    r = resolved
-    opening = understood(request.model, r.architecture, r.cluster, r.training, r.assumed, r.warnings, output.look)
-    base = spelled(["planner", "search", *given_words(context)])
-    output.lines([*opening, "", *search_lines(result, base, request.top, _next(context, result.plans), output.look)])
-
-
-def _next(context: click.Context, plans: tuple[Plan, ...]) -> list[str]:
-    """Commands that go on from here: look at plan 1 by stage, and write a configuration of it."""
-    from planner.exporters import ExportRefused, adapted, exporters
-    from planner.report.words import command as spelled
-
-    if not plans:
-        return []
-    best = plans[0]
+    base = ["planner", "search", *given_words(context)]
+    if not result.plans:
+        flags = [r.flags.split() for r in result.remedies if r.flags.startswith("--")]
+        return [spelled([*base, *flags[0]])] if flags else []
+    best = result.plans[0]
     commands = []
     if best.layout.stage_layers is None and best.layout.stage_recompute is None:
         commands.append(spelled(["planner", "estimate", *given_words(context, layout=False), *layout_words(best)]))
-    for name, chosen in exporters().items():
-        try:
-            chosen.export(adapted(best, chosen))
-        except ExportRefused:
-            continue
-        commands.append(spelled(["planner", "search", *given_words(context), "--export", f"{name}={name}.json"]))
-        break
-    return commands
+    name = _exportable(result.plans)
+    return commands if name is None else [*commands, spelled([*base, "--export", f"{name}={name}.json"])]
+
+
+def _exportable(plans: tuple[Plan, ...]) -> str | None:
+    """An export that the first plan of its framework passes."""
+    from planner.exporters import ExportRefused, exporters
+
+    for plan in plans:
+        for name, chosen in exporters().items():
+            if plan.training.framework not in chosen.FRAMEWORKS:
+                continue
+            try:
+                chosen.export(plan)
+            except ExportRefused:
+                continue
+            return name
+    return None

@@ -11,15 +11,17 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from cost_models.numeric import num
-from cost_models.training import Framework
 from hardware.units import show_gib
 from planner.case import Case
 from planner.evaluate import plan as evaluated
-from planner.plan import Broken, Plan
 from planner.rules import broken
+
+if TYPE_CHECKING:
+    from cost_models.training import Framework
+    from planner.plan import Broken, Plan
 
 
 class ExportRefused(ValueError):
@@ -53,7 +55,7 @@ class Exporter(Protocol):
 @cache
 def exporters() -> dict[str, Exporter]:
     """Return all exporters by name."""
-    found = (cast(Exporter, import_module(f"{__name__}.{m.name}")) for m in iter_modules(__path__) if not m.name.startswith("_"))
+    found = (cast("Exporter", import_module(f"{__name__}.{m.name}")) for m in iter_modules(__path__) if not m.name.startswith("_"))
     return {e.NAME: e for e in found}
 
 

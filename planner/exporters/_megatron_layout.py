@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cost_models.choices.precision import regime_of
 from cost_models.numeric import num
 from cost_models.stages import chunk_start
 from planner.exporters import degree, share
-from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
 
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
-from planner.plan import Plan
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from planner.plan import Plan
 
 ACTIVATIONS: dict[tuple[bool, str], tuple[str, ...]] = {
     (True, "silu"): ("--swiglu",),

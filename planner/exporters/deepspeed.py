@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from cost_models.choices.precision import regime_of
-from cost_models.training import Framework
 from planner.exporters import ExportRefused, degree, laws_broken, share
-from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from cost_models.training import Framework
+    from planner.plan import Plan
 
 NAME = "deepspeed"
 SENTENCE = "DeepSpeed configuration (JSON)"
@@ -17,7 +20,7 @@ OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "adafactor": "Adafactor", "lion": 
 """Names that DeepSpeed resolves by itself (its own, else torch.optim's); 8-bit Adam is passed by the training script."""
 TESTED_OPTIMIZERS = ("adamw", "lion", "muon", "adam8bit")
 """Optimizers that ZeRO accepts without zero_allow_untested_optimizer."""
-FP32_ACCUMULATION = ("megatron", "megatron-precision-aware", "nanotron", "deepspeed-fp32-gradients", "bf16-optimizer")
+FP32_ACCUMULATION = ("deepspeed-fp32-gradients", "bf16-optimizer")
 """State regimes whose 16-bit gradients are accumulated in fp32."""
 NVME_PATH = "/local_nvme"
 GRADIENT_CLIPPING = 1.0
@@ -51,7 +54,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
     if plan.training.optimizer not in OPTIMIZERS:
         said = ["8-bit Adam is made in the training script: bitsandbytes.optim.AdamW8bit"]
     if tp > 1:
-        said.append(f"tp={tp} and pp={pp} are made by Megatron-DeepSpeed; train_batch_size counts the {degree(plan, 'dp')} data-parallel ranks")
+        said.append(f"tp={tp} and pp={pp} are made by Megatron-DeepSpeed; the batch counts the {degree(plan, 'dp')} data-parallel ranks")
     elif pp > 1:
         said.append(f"pp={pp} is made in the training script: PipelineModule(num_stages={pp})")
     if c.recompute != "none":
@@ -68,8 +71,6 @@ def _broken(plan: Plan) -> list[str]:
     broken = []
     if plan.training.method == "inference":
         broken.append("method inference: a DeepSpeed configuration for training holds no inference plan")
-    if plan.training.precision == "bf16" and _regime(plan) == "pure-bf16" and c.zero == 0:
-        broken.append("states all in bf16 with zero=0: DeepSpeed keeps an fp32 master unless ZeRO is 1, 2 or 3")
     if stages is not None and len(set(stages)) > 1:
         broken.append(f"stage layers {', '.join(f'{n}' for n in stages)}: DeepSpeed's pipeline engine splits the layers itself")
     if group and group != degree(plan, "dp"):
@@ -89,10 +90,7 @@ def _precision(plan: Plan) -> dict[str, object]:
         return {}
     if precision == "fp16":
         return {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}}
-    bf16: dict[str, object] = {"enabled": True}
-    if regime == "pure-bf16":
-        bf16 |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-    keys: dict[str, object] = {"bf16": bf16}
+    keys: dict[str, object] = {"bf16": {"enabled": True}}
     if regime in FP32_ACCUMULATION:
         keys["data_types"] = {"grad_accum_dtype": "fp32"}
     return keys

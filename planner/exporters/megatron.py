@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import TYPE_CHECKING
 
-from cost_models.training import Framework
 from planner.exporters import ExportRefused, degree, laws_broken
 from planner.exporters._megatron_layout import layout_arguments, layout_broken
 from planner.exporters._megatron_model import model_arguments, model_broken, model_notes
-from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from cost_models.training import Framework
+    from planner.plan import Plan
 
 NAME = "megatron"
 SENTENCE = "Megatron-LM arguments (a JSON list, or one shell line where the file ends in .sh)"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cost_models.catalog_index import Entry
-from hardware.spec import Gpu, Node
 from hardware.units import in_gb_per_second, in_gib, in_tflop_per_second, show_gib, show_tb, significant
-from planner.report.look import Look
 from planner.report.table import Column, table
 from planner.report.words import gib, parameters
-from planner.schema import BareSizeRecord, ModelRecord
+
+if TYPE_CHECKING:
+    from cost_models.catalog_index import Entry
+    from hardware.spec import Gpu, Node
+    from planner.report.look import Look
+    from planner.schema import BareSizeRecord, ModelRecord
 
 UNKNOWN = "-"
 
@@ -103,7 +106,8 @@ def gpu_lines(gpus: Sequence[Gpu], look: Look) -> list[str]:
             significant(in_gb_per_second(g.memory_bandwidth_bytes_per_second) / 1000), _known(peak, in_tflop_per_second) + star,
             _known(g.link_bytes_per_second, in_gb_per_second), g.default_node or UNKNOWN, _short(g.aliases, 14),
         ])  # fmt: skip
-    note = "* no source gives what a process can use: 0.988 × 0.985 of the nominal size is taken. Peaks are dense; links per GPU, one direction."
+    note = "* no source gives what a process can use: 0.988 × 0.985 of the nominal size is taken. "
+    note += "Peaks are dense; links per GPU, one direction."
     return [*table(columns, rows, look), *(look.dim(line) for line in look.wrap(note))]
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.architecture import Architecture
 from cost_models.choices.precision import regime_of
-from cost_models.layout import Layout
 from cost_models.numeric import num
 from cost_models.result import PHASES, MemoryCost, TimeCost
-from cost_models.training import Training
 from cost_models.transformer import count_parameters
-from hardware.spec import Gpu, Node, Pool
 from planner import schema
-from planner.plan import NearMiss, Plan, Remedy, Searched, SearchResult
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.layout import Layout
+    from cost_models.training import Training
+    from hardware.spec import Gpu, Node, Pool
+    from planner.plan import NearMiss, Plan, Remedy, Searched, SearchResult
 
 MFU = (
     "model FLOP per token = 6 x parameters used per token (token embedding left out, head included) "
@@ -248,20 +252,20 @@ def estimate_document(
 
 def gpu_record(gpu: Gpu) -> schema.GpuRecord:
     """Return an accelerator."""
-    same = ("id", "name", "vendor", "capacity_assumed", "nominal_memory_bytes", "memory_bandwidth_bytes_per_second", "link")
-    same += ("link_bytes_per_second", "pcie_bytes_per_second", "power_watts", "default_node", "source")
+    same = ["id", "name", "vendor", "capacity_assumed", "nominal_memory_bytes", "memory_bandwidth_bytes_per_second", "link"]
+    same += ["link_bytes_per_second", "pcie_bytes_per_second", "power_watts", "default_node", "source"]
     return schema.GpuRecord(
         **{name: getattr(gpu, name) for name in same},
         aliases=list(gpu.aliases),
         capacity_bytes=gpu.usable_memory_bytes,
-        peak_flop_per_second=dict(gpu.peak_flop_per_second),
+        peak_flop_per_second={f"{kind}": rate for kind, rate in gpu.peak_flop_per_second.items()},
     )
 
 
 def node_record(node: Node) -> schema.NodeRecord:
     """Return a server."""
-    same = ("id", "name", "gpu", "gpus_per_node", "link", "link_bytes_per_second", "host_memory_bytes", "nvme_bytes")
-    same += ("price_usd_per_hour", "source")
+    same = ["id", "name", "gpu", "gpus_per_node", "link", "link_bytes_per_second", "host_memory_bytes", "nvme_bytes"]
+    same += ["price_usd_per_hour", "source"]
     return schema.NodeRecord(
         **{name: getattr(node, name) for name in same},
         aliases=list(node.aliases),

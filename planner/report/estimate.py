@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cost_models.numeric import num
 from hardware.units import significant
-from planner.plan import NearMiss, Plan
 from planner.report.documents import stage_records
 from planner.report.infeasible import near_miss_lines
-from planner.report.look import Look
 from planner.report.plans import definition, ledgers, memory_of, notes, seconds
 from planner.report.table import Column, table
 from planner.report.words import gib, layout_name
+
+if TYPE_CHECKING:
+    from planner.plan import NearMiss, Plan
+    from planner.report.look import Look
 
 _VERDICTS = {
     "fits": "fits",

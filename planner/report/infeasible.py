@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cost_models.numeric import num
 from hardware.units import significant
-from planner.plan import NearMiss, Remedy, Searched
-from planner.report.look import Look
-from planner.report.plans import memory_of, seconds
+from planner.report.plans import memory_of
 from planner.report.table import Column, table
 from planner.report.words import gib, integer, layout_name, plural
+
+if TYPE_CHECKING:
+    from planner.plan import NearMiss, Remedy, Searched
+    from planner.report.look import Look
 
 _WHERE = {"device": "needs", "host": "needs host memory per server of", "nvme": "needs NVMe per server of"}
 
@@ -37,37 +40,26 @@ def _miss_text(miss: NearMiss) -> str:
     )
 
 
-def because_lines(misses: Sequence[NearMiss], look: Look) -> list[str]:
-    """Return the states of the model beside what the pool holds, where that alone decides."""
-    if not misses:
-        return []
-    plan = misses[0].plan
-    memory = plan.cost.memory
-    states = sum(float(num(memory.phases[p].bucket(b)).reshape(-1).max()) for p in list(memory.phases)[:1] for b in ("weights", "optimizer"))
-    ranks = integer(plan.layout.degrees.tp) * integer(plan.layout.degrees.pp)
-    if not states:
-        return []
-    text = f"states are {memory.regime}; every GPU may use {gib(plan.pool.capacity_bytes - plan.margin_bytes)} GiB of {plural(ranks, 'model shard')}"
-    return look.headed("Because", text)
+CHANGE_WIDTH = 36
 
 
-def remedy_lines(remedies: Sequence[Remedy], base: str, look: Look) -> list[str]:
+def remedy_lines(remedies: Sequence[Remedy], look: Look) -> list[str]:
     """Return what would fit, with the flags that make the change."""
-    if not remedies:
-        return []
-    columns = [
-        Column(head="Would fit", align="left"),
-        Column(head="memory GiB"),
-        Column(head="s/step"),
-        Column(head=f"{base} …", align="left", useful=4),
-    ]
-    rows = [[r.change, memory_of(r.plan), significant(float(num(r.plan.cost.time.step_seconds))), r.flags] for r in remedies]
+    columns = [Column(head="Would fit", align="left"), Column(head="memory GiB"), Column(head="s/step"), Column(head="with", align="left")]
+    rows = [[_cut(r.change), memory_of(r.plan), significant(float(num(r.plan.cost.time.step_seconds))), r.flags] for r in remedies]
     return table(columns, rows, look)
+
+
+def _cut(change: str) -> str:
+    """The change without its explanation, cut where it is still too long."""
+    short = change.partition(":")[0]
+    return short if len(short) <= CHANGE_WIDTH else short[: CHANGE_WIDTH - 1] + "…"
 
 
 def searched_text(searched: Searched) -> str:
     """Return the counts in a sentence."""
-    text = f"{plural(searched.layouts, 'layout')}, {searched.lawful:,} lawful, {searched.feasible:,} {'fits' if searched.feasible == 1 else 'fit'}"
+    fit = "fits" if searched.feasible == 1 else "fit"
+    text = f"{plural(searched.layouts, 'layout')}, {searched.lawful:,} lawful, {searched.feasible:,} {fit}"
     return f"{text}; {searched.proof}." if searched.proof else f"{text}."
 
 
@@ -78,5 +70,3 @@ def excluded_lines(searched: Searched, look: Look, most: int = 8) -> list[str]:
     more = len([1 for _, count in counts if count]) - len(shown)
     return look.items("Excluded by  ", [*shown, *([f"{more} more rules"] if more > 0 else [])]) if shown else []
 
-
-__all__ = ["because_lines", "excluded_lines", "near_miss_lines", "remedy_lines", "searched_text", "seconds"]

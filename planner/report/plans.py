@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cost_models.layout import Layout
 from cost_models.numeric import num
 from hardware.units import significant
 from planner.evaluate import WORDS
-from planner.plan import Plan
 from planner.report.documents import MFU, bucket_bytes, phase_of
-from planner.report.look import Look
 from planner.report.table import Column, table
 from planner.report.words import gib, integer, layout_name, offload, percent, recompute
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
+    from planner.plan import Plan
+    from planner.report.look import Look
 
 SMALL = 0.005
 """Terms below this part of the step are shown together."""
@@ -33,9 +36,8 @@ def plan_table(plans: Sequence[Plan], look: Look) -> list[str]:
         Column(head="memory GiB"),
         Column(head="step ms" if in_ms else "step s"),
         Column(head="tok/s/GPU", useful=3),
-        Column(head="MFU"),
+        Column(head="MFU", useful=5),
         Column(head="limited by", align="left", useful=4),
-        *([Column(head="in", align="left", useful=2)] if _mixed(plans) else []),
     ]
     rows = []
     for rank, plan in enumerate(plans):
@@ -43,9 +45,16 @@ def plan_table(plans: Sequence[Plan], look: Look) -> list[str]:
         cells = [f"{rank + 1}", degrees[rank], recompute(plan.layout)]
         cells += [_short_offload(plan.layout)] if offloads else []
         cells += [memory_of(plan), significant(_step(plan) * (1e3 if in_ms else 1.0)), significant(speed)]
-        cells += [f"{float(num(plan.cost.time.mfu)):.3f}", plan.limited_by.replace(" traffic", "").replace(" step", "")]
-        rows.append([*cells, *([plan.training.framework] if _mixed(plans) else [])])
-    return table(columns, rows, look)
+        rows.append([*cells, f"{float(num(plan.cost.time.mfu)):.3f}", plan.limited_by.replace(" traffic", "").replace(" step", "")])
+    return [*table(columns, rows, look), *framework_lines(plans, look)]
+
+
+def framework_lines(plans: Sequence[Plan], look: Look) -> list[str]:
+    """Return which plans are of which framework, where they are of several."""
+    ranks: dict[str, list[str]] = {}
+    for rank, plan in enumerate(plans, 1):
+        ranks.setdefault(plan.training.framework, []).append(f"{rank}")
+    return look.items("Planned for  ", [f"{name} {', '.join(of)}" for name, of in ranks.items()]) if len(ranks) > 1 else []
 
 
 def _degrees(plans: Sequence[Plan]) -> tuple[str, list[str]]:
@@ -69,10 +78,6 @@ def _degrees(plans: Sequence[Plan]) -> tuple[str, list[str]]:
 
 def _short_offload(layout: Layout) -> str:
     return offload(layout).replace("none", "-").replace("optimizer", "optim").replace("activations", "act.")
-
-
-def _mixed(plans: Sequence[Plan]) -> bool:
-    return len({plan.training.framework for plan in plans}) > 1
 
 
 def memory_of(plan: Plan) -> str:
@@ -163,8 +168,8 @@ def kind_of(term: str) -> str:
     first, _, rest = term.partition(".")
     if first != "compute":
         return WORDS.get(first, first.replace("_", " "))
-    kernel = rest.partition(".")[0].replace("_", " ")
-    return {"gemm": "GEMMs", "memory": "memory-bound kernels"}.get(kernel, kernel or first)
+    kernel = rest.replace(".", "_").partition("_")[0]
+    return {"gemm": "GEMMs", "memory": "memory-bound kernels", "vocabulary": "vocabulary and loss"}.get(kernel, kernel or first)
 
 
 def definition(look: Look) -> list[str]:

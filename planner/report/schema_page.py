@@ -8,7 +8,17 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.json_schema import models_json_schema
 
-from planner.schema import DOCUMENTS, SCHEMA_VERSION, Record
+from planner.schema import SCHEMA_VERSION, EstimateDocument, HardwareDocument, ModelsDocument, Record, SearchDocument
+from planner.validate_schema import ValidationReport
+
+DOCUMENTS: dict[str, type[Record]] = {
+    "search": SearchDocument,
+    "estimate": EstimateDocument,
+    "models": ModelsDocument,
+    "hardware": HardwareDocument,
+    "validate": ValidationReport,
+}
+"""Command -> what it prints with --json."""
 
 
 def json_schema(command: str | None = None) -> str:
@@ -28,9 +38,9 @@ def page() -> str:
     lines = [
         "# JSON",
         "",
-        "Made by `planner schema --markdown` from `planner/schema.py`; `planner schema` prints the same as a JSON schema. Every command takes",
-        f"`--json`. Documents carry `schema_version` {SCHEMA_VERSION}. Base units throughout: bytes, seconds, FLOP, tokens; memory per GPU.",
-        "The same request gives the same bytes; there are no wall times. Keys are only added within a version.",
+        "Made by `planner schema --markdown` from `planner/schema.py`; `planner schema` prints the same as a JSON schema.",
+        f"Every command takes `--json`. Documents carry `schema_version` {SCHEMA_VERSION}; within a version keys are only added.",
+        "Base units throughout: bytes, seconds, FLOP, tokens; memory per GPU. The same request gives the same bytes.",
     ]
     seen: list[type[Record]] = list(DOCUMENTS.values())
     for model in seen:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from planner.plan import SearchResult
 from planner.report.infeasible import excluded_lines, near_miss_lines, remedy_lines, searched_text
-from planner.report.look import Look
 from planner.report.plans import answer, definition, ledgers, notes, plan_table
 from planner.report.words import gib
 
+if TYPE_CHECKING:
+    from planner.plan import SearchResult
+    from planner.report.look import Look
 
-def search_lines(result: SearchResult, base: str, top: int, next_commands: Sequence[str], look: Look) -> list[str]:
-    """Return all but the opening; `base` is the user's own command, to which remedies add their flags."""
-    if result.plans:
-        lines = _found(result, top, look)
-    else:
-        lines = _none(result, base, look)
+
+def search_lines(result: SearchResult, top: int, next_commands: Sequence[str], look: Look) -> list[str]:
+    """Return all but the opening."""
+    lines = _found(result, top, look) if result.plans else _none(result, look)
     lines += notes(result.notes, look)
     lines += excluded_lines(result.searched, look) if not result.plans else []
     lines += look.wrap(searched_text(result.searched))
@@ -36,7 +36,7 @@ def _found(result: SearchResult, top: int, look: Look) -> list[str]:
     return lines + notes(shown[0].warnings, look, "Warning")
 
 
-def _none(result: SearchResult, base: str, look: Look) -> list[str]:
+def _none(result: SearchResult, look: Look) -> list[str]:
     nothing = "Interrupted before a plan was found." if result.status == "interrupted" else "No plan fits."
     misses = result.near_misses
     if misses and result.status != "interrupted":
@@ -44,7 +44,7 @@ def _none(result: SearchResult, base: str, look: Look) -> list[str]:
         nothing = f"No plan fits {plan.pool.count:,} × {gib(plan.pool.capacity_bytes)} GiB."
     lines = [look.bold(nothing), *near_miss_lines(misses, look)]
     if result.remedies:
-        lines += ["", *remedy_lines(result.remedies, base, look), ""]
+        lines += ["", *remedy_lines(result.remedies, look), ""]
     return lines
 
 

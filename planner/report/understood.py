@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cost_models.architecture import Architecture
-from cost_models.training import Training
 from cost_models.transformer import count_parameters
 from hardware.pools import describe_node
-from hardware.spec import Cluster, Pool
-from planner.report.look import Look
 from planner.report.words import gib, parameters, plural
 
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.training import Training
+    from hardware.spec import Cluster, Pool
+    from planner.report.look import Look
 
 LONG = 60
 """An assumption longer than this gets a line of its own."""
 
 
 def understood(
-    name: str | None, architecture: Architecture, cluster: Cluster, training: Training, assumed: Sequence[str], warnings: Sequence[str], look: Look
+    name: str | None, could_mean: Sequence[str], architecture: Architecture, cluster: Cluster, training: Training,
+    assumed: Sequence[str], warnings: Sequence[str], look: Look,
 ) -> list[str]:
-    """Return the opening lines of a report."""
-    lines = look.headed("Model", model_text(name, architecture))
+    """Return the opening lines of a report; `could_mean` is what else a bare size could stand for."""  # fmt: skip
+    also = f"; could also be {', '.join(could_mean)} (planner models {name})" if could_mean else ""
+    lines = look.headed("Model", model_text(name, architecture) + also)
     for index, pool in enumerate(cluster.pools):
         lines += look.headed("Cluster" if index == 0 else "", pool_text(pool))
     lines += look.headed("Train", training_text(training))
-    said = [_without_description(text, cluster) for text in assumed]
+    said = [_without_description(text, cluster) for text in assumed if not (could_mean and text.startswith(f"{name}: took "))]
     together = " · ".join(text for text in said if len(text) <= LONG)
     for index, text in enumerate([*([together] if together else []), *(text for text in said if len(text) > LONG)]):
         lines += look.headed("Assumed" if index == 0 else "", text, dim=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from cost_models.layout import Layout
 from cost_models.numeric import num
 from hardware.units import in_gib, significant
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
 
 _PARAMETER_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 
@@ -52,7 +55,7 @@ def recompute(layout: Layout) -> str:
 def offload(layout: Layout) -> str:
     """Return what is offloaded and where: `none`, `optimizer`, `params+optimizer to nvme`, with the activations' share."""
     c, d = layout.choices, layout.degrees
-    what = "" if c.offload == "none" else c.offload
+    what: str = "" if c.offload == "none" else c.offload
     if what and float(num(d.offload_fraction)) < 1:
         what += f" {percent(float(num(d.offload_fraction)))}"
     activations = float(num(d.activation_offload))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.layout import Layout
-from cost_models.training import Framework
-from planner.case import Case
 from planner.plan import Broken
 from planner.rules import batch, degrees, pipeline, states, task
 from planner.rules.frameworks import SUPPORT
 from planner.rules.rule import Rule, explain
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
+    from cost_models.training import Framework
+    from planner.case import Case
 
 RULES: tuple[Rule, ...] = (*task.RULES, *degrees.RULES, *pipeline.RULES, *batch.RULES, *states.RULES)
 """All rules; ids are unique."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.layout import Layout
 from cost_models.numeric import num
-from planner.case import Case
 from planner.rules.rule import Mask, Rule, divides, show
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
+    from planner.case import Case
 
 FP8_ROWS = 16.0
 """Rows of an FP8 GEMM come in sixteens (Transformer Engine)."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.layout import Layout
 from cost_models.numeric import num
-from planner.case import Case
 from planner.rules.rule import Mask, Rule, divides, show
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
+    from planner.case import Case
 
 
 def _world(case: Case, layout: Layout) -> Mask:
@@ -66,7 +70,9 @@ def _experts(case: Case, layout: Layout) -> Mask:
 
 def _experts_given(case: Case, layout: Layout) -> str:
     a, ep = case.architecture, show(layout.degrees.ep)
-    return f"ep={ep} needs experts and {a.id} has none" if a.moe is None else f"ep={ep} does not divide {a.moe.num_experts} experts of {a.id}"
+    if a.moe is None:
+        return f"ep={ep} needs experts and {a.id} has none"
+    return f"ep={ep} does not divide {a.moe.num_experts} experts of {a.id}"
 
 
 def _expert_width(case: Case, layout: Layout) -> Mask:
@@ -112,7 +118,7 @@ RULES = (
     Rule(
         id="world",
         sentence="tp × pp × cp × dp equals the number of GPUs",
-        source="Megatron-LM arguments.py:431; torchtitan parallel_dims.py:176; accelerate parallelism_config.py:365; DeepSpeed groups.py:70",
+        source="Megatron-LM arguments.py:431; torchtitan parallel_dims.py:176; accelerate parallelism_config.py:365",
         reads=("tp", "pp", "cp", "dp"),
         holds=_world,
         given=_world_given,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.choices.schedules import names as schedule_names
 from cost_models.layout import Layout, micro_batches
 from cost_models.numeric import num
-from planner.case import Case
 from planner.rules.rule import Mask, Rule, divides, show
+
+if TYPE_CHECKING:
+    from planner.case import Case
 
 
 def _layers(case: Case, layout: Layout) -> Mask:
@@ -50,15 +53,6 @@ def _counted(case: Case, layout: Layout) -> str:
 
 
 RULES = (
-    Rule(
-        id="schedule_known",
-        sentence="the schedule has a cost model",
-        source="planner",
-        reads=("schedule",),
-        holds=lambda case, layout: layout.choices.schedule in schedule_names(),
-        given=lambda case, layout: f"schedule={layout.choices.schedule} is not modelled",
-        vary=("schedule",),
-    ),
     Rule(
         id="layers",
         sentence="every pipeline stage holds at least one layer",
@@ -124,7 +118,9 @@ RULES = (
         holds=lambda case, layout: (
             np.asarray(num(layout.degrees.pp) == 1.0) if case.architecture.tied_embeddings else True
         ),
-        given=lambda case, layout: f"pp={show(layout.degrees.pp)} with the tied embeddings of {case.architecture.id}: pp must be 1 in torchtitan",
+        given=lambda case, layout: (
+            f"pp={show(layout.degrees.pp)} with the tied embeddings of {case.architecture.id}: pp must be 1 in torchtitan"
+        ),
         vary=("pp",),
         frameworks=("torchtitan",),
     ),

@@ -41,7 +41,7 @@ class Rule:
     frameworks: tuple[Framework, ...] = ()
     """Who enforces it; empty: all."""
     kind: Kind = "law"
-    """`law`: refused or wrong; `preference`: lawful but never sensible; `canonical`: another spelling of a layout that is also in the space.
+    """`law`: refused or wrong; `preference`: lawful but never sensible; `canonical`: another spelling of a layout that is in the space.
     The latter two bind the search only, and not where the user fixed a field that they read."""
 
     def binds(self, case: Case) -> bool:
@@ -75,7 +75,7 @@ def spelled(field: str, what: object) -> str:
 
 
 def explain(case: Case, layout: Layout, rule: Rule, others: Iterable[Rule] = ()) -> str:
-    """Return one line: what was given, the law with numbers, and the nearest values that keep it and those of `others` about that field alone."""
+    """Return one line: what was given, the law with numbers, and the nearest values that keep it and `others` about that field alone."""
     laws = tuple(others)
     hints = [h for field in rule.vary if (h := _nearest(case, layout, rule, field, tuple(r for r in laws if r.reads == (field,))))]
     return rule.given(case, layout) + (f"; try {' or '.join(hints)}" if hints else "")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.layout import Layout
 from cost_models.numeric import num
-from planner.case import Case
 from planner.rules.frameworks import SUPPORT, Support
 from planner.rules.rule import Mask, Rule, divides, show
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
+    from planner.case import Case
 
 _MOE_MODULES = {"moe", "moe_act", "shared_experts"}
 _MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")

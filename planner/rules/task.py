@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.layout import Layout
 from cost_models.numeric import num
-from cost_models.training import Framework
-from planner.case import Case
 from planner.rules.frameworks import SUPPORT
 from planner.rules.rule import Mask, Rule, divides, show
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
+    from cost_models.training import Framework
+    from planner.case import Case
 
 FLASH_CAPABILITY = 8.0
 """FlashAttention-2 needs Ampere or later on NVIDIA cards."""
@@ -124,7 +128,7 @@ RULES = (
         reads=(),
         holds=_regime,
         given=lambda case, layout: (
-            f"regime {case.training.regime}: {case.framework} does not have it; {', '.join(_REGIMES.get(case.training.regime or '', ()))} do"
+            f"regime {case.training.regime}: {case.framework} does not have it; {', '.join(_REGIMES[case.training.regime or ''])} do"
         ),
     ),
     Rule(
@@ -207,7 +211,7 @@ RULES = (
     ),
     Rule(
         id="sequence_parallel_used",
-        sentence="sequence parallelism is used wherever tensor parallelism allows it: same traffic, less memory (lifted by fixing it or tp)",
+        sentence="sequence parallelism is used wherever tp allows it: same traffic, less memory (lifted by fixing it or tp)",
         source="Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2",
         reads=("tp", "cp", "sequence_parallel"),
         holds=_sequence_used,

@@ -55,6 +55,8 @@ class Habits(_Entry):
     vocab_multiple: int | None = None
     compile: bool | None = None
     precision: str = "bf16"
+    adapter_fp32: bool | None = None
+    """Adapters in fp32; None: the code base's default."""
     quantization: str = "nf4"
     kbit_prepare: bool = False
     untied: bool = False
@@ -74,6 +76,13 @@ class _Detail(_Entry):
     """Overrides for rows whose `framework_detail` matches."""
 
     match: str
+    one_gpu: bool | None = None
+    """Holds only for rows on one GPU (or on several)."""
+    method: str | None = None
+    """Holds only for rows of this method."""
+    runs_as: Framework | None = None
+    zero: Literal[0, 1, 2, 3] | None = None
+    adapter_fp32: bool | None = None
     regime: str | None = None
     recompute: Literal["none", "selective", "full"] | None = None
     quantization: str | None = None
@@ -132,10 +141,11 @@ def tokenizer_vocab(tokenizer: str) -> int | None:
 
 
 @cache
-def habits(framework: str, detail: str, *, model_parallel: bool) -> Habits | None:
+def habits(framework: str, detail: str, *, model_parallel: bool, one_gpu: bool = False, method: str = "") -> Habits | None:
     """Return the defaults of `framework` with what its `detail` overrides; None for an unknown name.
 
-    `model_parallel`: the row uses tensor or pipeline parallelism, so that an unnamed framework is taken for Megatron-LM.
+    `one_gpu` and `method` tell apart the scripts of one project. `model_parallel`: the row uses tensor or pipeline parallelism,
+    so that an unnamed framework is taken for Megatron-LM.
     """
     table = _file().habits
     name = framework.lower() or "other"
@@ -147,8 +157,8 @@ def habits(framework: str, detail: str, *, model_parallel: bool) -> Habits | Non
     changes: dict[str, Any] = {}
     extra = dict(entry.extra)
     for item in _file().detail:
-        if re.search(item.match, detail):
-            given = item.model_dump(exclude_none=True, exclude={"match", "extra", "origin"})
+        if re.search(item.match, detail) and item.one_gpu in (None, one_gpu) and item.method in (None, method):
+            given = item.model_dump(exclude_none=True, exclude={"match", "one_gpu", "method", "extra", "origin"})
             changes |= {key: getattr(item, key) for key in given}
             extra |= item.extra
     return entry.model_copy(update={**changes, "extra": extra})

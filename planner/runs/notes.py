@@ -120,6 +120,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("older_stack", r"\bolder LTS software stack\b", "yes"),
     _fact("rank_stated", r"\brank that is reported not stated\b", "no"),
     _fact("not_logged", r"\bnot a logged run\b", "yes"),
+    _fact("packed", r"\binputs packed to \d+", "yes"),
     _fact("longest_sample", r"\bseq_len is the (?:LONGEST|MAX)\b|\bsamples shorter\b", "yes"),
     _fact("regression", r"\bknown regression for this row\b", "yes"),
     _fact("suspect", r"\b(SUSPECT|CONFLICT|INCONSISTENT|SOURCE CONFLICT)\b"),

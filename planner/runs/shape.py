@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cost_models.architecture import Architecture
+from cost_models.model_laws import size_problems
 from hardware.units import GIGA
 from planner.runs.assumed import Assumptions, Unfit
 from planner.runs.experts import latent_attention, mixture
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from planner.runs.notes import Stated
     from planner.runs.row import Run
 
-_HYBRID = re.compile(r"\bnemotron-?(3|h)\b|\bnemotron-?h|mamba|jamba|zamba|granite-?4|falcon-?h1|rwkv|lfm2|qwen3-next", re.IGNORECASE)
+_HYBRID = re.compile(
+    r"\bnemotron-?3(\.5)?[-_](nano|super|ultra|lightning)|\bnemotron-?h|mamba|jamba|zamba|granite-?4|falcon-?h1|rwkv|lfm2|qwen3-next",
+    re.IGNORECASE,
+)
 _ENCODER = re.compile(r"\b(t5|flan|ul2|mt0|bart|bert|t0)\b|^t0|/t0|/mt0|bert:|t5:", re.IGNORECASE)
 _QKV_BIAS = re.compile(r"^qwen-?(1|2|\d+(\.\d+)?b)", re.IGNORECASE)
 LLAMA_MULTIPLE = 256
@@ -35,11 +39,12 @@ def architecture(run: Run, said: Stated, assumed: Assumptions, *, untied: bool =
     Raises Unfit for models that are no dense or MoE decoder.
     """
     _refuse(run, said)
+    _check_sizes(run)
     base = _agreeing(run, said)
     values: dict[str, Any] = _traits(run, said, base, assumed) if base is None else _inherited(base)
     assert run.layers is not None and run.hidden is not None and run.heads is not None
     gated = values["gated_mlp"]
-    values |= {"id": run.model or run.id, "layers": run.layers, "hidden": run.hidden, "heads": run.heads}
+    values |= {"id": run.model or "unnamed", "layers": run.layers, "hidden": run.hidden, "heads": run.heads}
     values["mla"] = latent_attention(run, said, base, assumed)
     values["head_dim"] = _head_dim(run, said, base, values, assumed)
     values["kv_heads"] = _kv_heads(run, base, values, assumed)
@@ -61,6 +66,15 @@ def _refuse(run: Run, said: Stated) -> None:
         raise Unfit("unsupported architecture: Mamba hybrid")
     if _ENCODER.search(run.model):
         raise Unfit("unsupported architecture: encoder-decoder or encoder")
+
+
+def _check_sizes(run: Run) -> None:
+    """Raises Unfit for sizes that no model has."""
+    names = {"experts": "num_experts"}
+    columns = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "vocab", "experts", "topk")
+    problems = size_problems({names.get(c, c): getattr(run, c) for c in columns if getattr(run, c) is not None})
+    if problems:
+        raise Unfit(f"contradiction: {problems[0]}")
 
 
 def _agreeing(run: Run, said: Stated) -> Architecture | None:

@@ -137,7 +137,8 @@ def measured(run: Run) -> Measured:
 
 
 def _habits(run: Run) -> Habits:
-    known = habits(run.framework, run.framework_detail, model_parallel=max(run.tp or 1, run.pp or 1) > 1)
+    parallel = max(run.tp or 1, run.pp or 1) > 1
+    known = habits(run.framework, run.framework_detail, model_parallel=parallel, one_gpu=run.num_gpus == 1, method=run.method)
     if known is None:
         raise Unfit(f"unknown framework: {run.framework[:40]}; known: {', '.join(framework_names())}")
     return known

@@ -78,6 +78,7 @@ _FACTS = (
     "deterministic",
     "older_stack",
     "longest_sample",
+    "packed",
     "regression",
 )
 """Facts of the notes that are handed on under their own name."""
@@ -138,6 +139,8 @@ def switches(run: Run, said: Stated, habits: Habits) -> dict[str, str]:
     if run.method in ("sft", "lora", "qlora"):
         extra |= habits.finetune_extra
     extra |= {name: said.facts[name] for name in _FACTS if name in said.facts}
+    if "cuda_graphs" in extra:
+        extra["cuda_graphs"] = ",".join(re.findall(r"\w+", extra["cuda_graphs"]))
     arguments = said.arguments
     extra |= {name: "yes" for flag, name in _SWITCHES.items() if flag in arguments}
     extra |= {name: "no" for flag, name in _SWITCHED_OFF.items() if flag in arguments}
@@ -253,6 +256,8 @@ def _adapters(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> d
     }
     if said.says("adapter_fp32"):
         values["adapter_fp32"] = True
+    elif habits.adapter_fp32 is not None:
+        values["adapter_fp32"] = habits.adapter_fp32
     elif run.precision.endswith("-pure"):
         values["adapter_fp32"] = False
     return values

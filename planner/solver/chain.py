@@ -55,7 +55,7 @@ class Solution:
     seconds: float
     """Longest path, recomputed in float64 from the options."""
     bound_seconds: float
-    """No choice is shorter than this."""
+    """No choice is shorter than this (rounding to the quantum allowed for)."""
     proved: bool
     """True where the choice is optimal within the quantum."""
     quantum_seconds: float
@@ -83,8 +83,9 @@ def quantum_for(chain: Chain) -> tuple[float, int]:
     return quantum, denominator
 
 
-def solve(chain: Chain, *, time_limit_seconds: float = 5.0) -> Solution | None:
-    """Return the best choice; None where no choice covers the layers. Deterministic: one worker, a fixed seed, a deterministic clock.
+def solve(chain: Chain, *, time_limit_seconds: float = 5.0, below_seconds: float = float("inf")) -> Solution | None:
+    """Return the best choice whose longest path is at most `below_seconds`; None where no choice covers the layers and keeps it, or
+    none was found in time. Deterministic: one worker, a fixed seed, and a limit in the solver's own deterministic seconds.
 
     Raises ScaleError for numbers that no integers hold.
     """
@@ -93,7 +94,8 @@ def solve(chain: Chain, *, time_limit_seconds: float = 5.0) -> Solution | None:
     quantum, denominator = quantum_for(chain)
     from planner.solver.model import ChainModel
 
-    model = ChainModel(chain, quantum, denominator)
+    ceiling = None if below_seconds == float("inf") else int((below_seconds + quantum * _slack(chain)) * denominator / quantum)
+    model = ChainModel(chain, quantum, denominator, ceiling)
     first = model.minimise(time_limit_seconds)
     if first is None:
         return None
@@ -104,7 +106,12 @@ def solve(chain: Chain, *, time_limit_seconds: float = 5.0) -> Solution | None:
     return Solution(
         chosen=chosen,
         seconds=longest(chain, chosen),
-        bound_seconds=bound * unit,
+        bound_seconds=bound * unit - quantum * _slack(chain),
         proved=proved,
         quantum_seconds=quantum,
     )
+
+
+def _slack(chain: Chain) -> float:
+    """Most quanta by which rounding can move a path: half of one per unit of weight."""
+    return 0.5 * max(sum(path) for path in chain.paths)

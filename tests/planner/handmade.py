@@ -15,7 +15,7 @@ from hardware.cluster import parse_cluster
 from planner.plan import NearMiss, Plan, Remedy, Searched, SearchResult
 
 GIB = 2.0**30
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro_batch", "shard_group", "recompute_layers", "offload_fraction", "activation_offload")
+DEGREES = tuple(Degrees.__dataclass_fields__)
 
 
 def make_memory(stages: int, scale: float = 1.0) -> MemoryCost:
@@ -71,7 +71,9 @@ def make_time(step_seconds: float) -> TimeCost:
     )
 
 
-def make_plan(model: str = "llama-3.1-8b", cluster: str = "32xA100-80G", *, step_seconds: float = 41.62, scale: float = 1.0, **given: Any) -> Plan:
+def make_plan(
+    model: str = "llama-3.1-8b", cluster: str = "32xA100-80G", *, step_seconds: float = 41.62, scale: float = 1.0, **given: Any
+) -> Plan:
     """A plan; `given` holds fields of Degrees, Choices, Layout, Training and `verdict`."""
     degrees = {name: float(given.pop(name)) for name in DEGREES if name in given}
     layout_fields = {name: given.pop(name) for name in ("stage_layers", "stage_recompute") if name in given}

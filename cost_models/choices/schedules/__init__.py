@@ -8,10 +8,11 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from cost_models.choices.pipeline import Line
-from cost_models.numeric import Num
+if TYPE_CHECKING:
+    from cost_models.choices.pipeline import Line
+    from cost_models.numeric import Num
 
 
 class Schedule(Protocol):
@@ -31,14 +32,14 @@ class Schedule(Protocol):
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all schedules."""
-    return tuple(sorted(cast(Schedule, import_module(f"{__name__}.{m.name}")).NAME for m in iter_modules(__path__)))
+    return tuple(sorted(cast("Schedule", import_module(f"{__name__}.{m.name}")).NAME for m in iter_modules(__path__)))
 
 
 @cache
 def schedule(name: str) -> Schedule:
     """Return the schedule called `name`."""
     for m in iter_modules(__path__):
-        module = cast(Schedule, import_module(f"{__name__}.{m.name}"))
+        module = cast("Schedule", import_module(f"{__name__}.{m.name}"))
         if name == module.NAME:
             return module
     raise KeyError(f"no schedule is called {name!r}; there are {', '.join(names())}")

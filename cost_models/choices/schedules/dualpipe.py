@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
+
+if TYPE_CHECKING:
+    from cost_models.choices.pipeline import Line
 
 NAME = "dualpipe"
 SENTENCE = "micro-batches enter from both ends; each rank holds two stages and overlaps the forward of one with the backward of the other"
@@ -18,8 +22,8 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 
 
 def seconds(line: Line) -> Num:
-    """Bubble (p / 2 - 1)(F&B + B - 3 W), F&B = forward and backward run together, taken as their sum (what is hidden stands in its own terms)."""
+    """Bubble (p / 2 - 1)(F&B + B - 3 W), never negative. F&B = forward and backward run together, taken as their sum; B = input gradients."""
     stage = line.forward + line.backward
     inputs = line.backward - line.weight
     bubble = np.maximum(line.pp / 2.0 - 1.0, 0.0) * np.maximum(stage + inputs - 3.0 * line.weight, 0.0)
-    return np.max(line.micro_batches * stage + bubble, axis=-1)
+    return num(np.max(line.micro_batches * stage + bubble, axis=-1))

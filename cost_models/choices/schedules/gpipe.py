@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
+
+if TYPE_CHECKING:
+    from cost_models.choices.pipeline import Line
 
 NAME = "gpipe"
 SENTENCE = "all micro-batches run forward, then all run backward"
@@ -22,4 +26,4 @@ def seconds(line: Line) -> Num:
     more = line.micro_batches - 1.0
     forward = line.forward_sum + more * line.forward
     backward = line.backward_sum + more * line.backward
-    return np.max(forward, axis=-1) + np.max(backward, axis=-1)
+    return num(np.max(forward, axis=-1) + np.max(backward, axis=-1))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
+
+if TYPE_CHECKING:
+    from cost_models.choices.pipeline import Line
 
 NAME = "interleaved"
 SENTENCE = "1F1B over v model chunks a stage, which divides the bubble by v"
@@ -40,4 +44,4 @@ def seconds(line: Line) -> Num:
     path = line.micro_batches * stage + (total - stage) / line.vpp
     rest = line.micro_batches - np.floor(line.micro_batches / line.pp) * line.pp
     idle = np.where((rest > 0.0) & (line.pp > 1.0), (line.vpp - 1.0) * (line.pp - rest), 0.0) * (stage / line.vpp)
-    return np.max(path + idle, axis=-1)
+    return num(np.max(path + idle, axis=-1))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
+
+if TYPE_CHECKING:
+    from cost_models.choices.pipeline import Line
 
 NAME = "1f1b"
 SENTENCE = "after a warm-up each stage alternates one forward and one backward"
@@ -29,7 +33,7 @@ def seconds(line: Line) -> Num:
     m = line.micro_batches
     steady = np.maximum(m - 1.0 - line.behind, 0.0) * stage + line.after
     path = np.where(m - 1.0 >= line.behind, steady, _short(line, stage))
-    return np.max(total + path, axis=-1)
+    return num(np.max(total + path, axis=-1))
 
 
 def _short(line: Line, stage: Num) -> Num:

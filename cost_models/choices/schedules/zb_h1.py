@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
+
+if TYPE_CHECKING:
+    from cost_models.choices.pipeline import Line
 
 NAME = "zb-h1"
 SENTENCE = "1F1B with weight gradients split off and run in the bubble of the drain, at the memory of 1F1B"
@@ -18,8 +22,8 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 
 
 def seconds(line: Line) -> Num:
-    """1F1B with a bubble of (p - 1)(F + B - W) in place of (p - 1)(F + B + W), never below the work of the slowest stage. B: input gradients."""
+    """As 1F1B with a bubble of (p - 1)(F + B - W) in place of (p - 1)(F + B + W), never negative. B: input gradients."""
     stage = line.forward + line.backward
     total = line.forward_sum + line.backward_sum
     bubble = np.maximum(total - stage - 2.0 * (line.weight_sum - line.weight), 0.0)
-    return np.max(line.micro_batches * stage + bubble, axis=-1)
+    return num(np.max(line.micro_batches * stage + bubble, axis=-1))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
+
+if TYPE_CHECKING:
+    from cost_models.choices.pipeline import Line
 
 NAME = "zb-v"
 SENTENCE = "two model chunks a stage in a V, weight gradients fill all bubbles, at the memory of 1F1B"
@@ -18,10 +22,10 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 
 
 def seconds(line: Line) -> Num:
-    """No bubble where F = B = W; else each of the p - 1 steps of the fill leaves what one half-stage forward, input gradient and weight gradient differ."""
+    """No bubble where F = B = W; else each of the p - 1 steps of the fill leaves the difference of the longest and shortest, of half a stage."""
     stage = line.forward + line.backward
     inputs = line.backward - line.weight
     longest = np.maximum(np.maximum(line.forward, inputs), line.weight)
     shortest = np.minimum(np.minimum(line.forward, inputs), line.weight)
     bubble = (line.pp - 1.0) * (longest - shortest) / 2.0
-    return np.max(line.micro_batches * stage + bubble, axis=-1)
+    return num(np.max(line.micro_batches * stage + bubble, axis=-1))
