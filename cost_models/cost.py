@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
-from cost_models.layout import Layout
+from typing import TYPE_CHECKING
+
 from cost_models.memory.total import memory
 from cost_models.result import Cost
 from cost_models.stages import Stages, stages
 from cost_models.throughput.step import step_time
-from cost_models.training import Training
 from cost_models.transformer import model_ops
-from hardware.spec import Pool
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.layout import Layout
+    from cost_models.training import Training
+    from hardware.spec import Pool
 
 
-def cost(architecture: Architecture, training: Training, layout: Layout, pool: Pool, *, every: bool = False, held: Stages | None = None) -> Cost:
+def cost(
+    architecture: Architecture, training: Training, layout: Layout, pool: Pool, *, every: bool = False, held: Stages | None = None
+) -> Cost:
     """Return memory and time of `layout` on `pool`.
 
     `layout` may be a batch of N layouts with common choices (degrees of shape (N, 1)): then totals are (N,) and stage values

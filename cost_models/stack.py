@@ -84,7 +84,7 @@ def _kernel(training: Training) -> Kernel:
     named = training.extra.get("attention_kernel", "sdpa" if training.padding_mask else "flash2")
     if named not in get_args(Kernel):
         raise ValueError(f"no attention kernel is called {named!r}; there are {', '.join(get_args(Kernel))}")
-    return cast(Kernel, named)
+    return cast("Kernel", named)
 
 
 def _adapter_fp32(training: Training) -> bool:

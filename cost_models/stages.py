@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.architecture import Architecture
 from cost_models.layout import Choices, Degrees, Layout
 from cost_models.numeric import Num, num
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import numpy as np
 
 from cost_models.numeric import num
 from cost_models.result import BUCKETS, MemoryCost
-from planner.board import DISTINCT, Entry
 from planner.evaluate import plan
 from planner.plan import NearMiss, Plan
 
 if TYPE_CHECKING:
     from cost_models.ledger import Ledger
+    from planner.board import Entry
 
 SHOWN = 3
 """Near misses of a result."""
@@ -21,7 +21,6 @@ SHOWN = 3
 
 def near_misses(entries: list[Entry]) -> tuple[NearMiss, ...]:
     """Return the nearest of `entries` that differ in their main degrees, by missing bytes."""
-    assert DISTINCT
     best: dict[tuple[float, ...], Entry] = {}
     for entry in entries:
         if entry.key not in best or entry.missing_bytes < best[entry.key].missing_bytes:

@@ -52,7 +52,8 @@ class Refined:
         if not self.solved:
             return ""
         quantum = f"{self.quantum_seconds * 1e6:g} µs a stage"
-        said = f"{self.solved} stage problems solved, {self.proved} with a better split proved optimal within {quantum}"
+        noun = "stage problem" if self.solved == 1 else "stage problems"
+        said = f"{self.solved} {noun} solved, {self.proved} with a better split proved optimal within {quantum}"
         return said + (f", {self.passed_over} more could win and were not solved" if self.passed_over else "")
 
 
@@ -134,7 +135,7 @@ def _pipelines(board: Board, near: list[Entry], lean: list[Lean]) -> Iterator[tu
 
 
 def _solve(board: Board, problem: StageProblem, done: Refined) -> None:
-    from planner.solver.chain import solve
+    from planner.solver.solve import solve
 
     try:
         solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=_to_beat(board) - problem.rest_seconds)

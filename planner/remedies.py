@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from cost_models.training import Training
@@ -23,6 +23,10 @@ CARDS = 6
 """Larger cards that are tried."""
 
 
+Best = Callable[[Resolved, float], "Plan | None"]
+"""A search: (request, deadline) -> its best plan."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """A request like the given one but for one thing."""
@@ -34,10 +38,8 @@ class Change:
     """Of several changes of one family only the first that helps is kept."""
 
 
-def remedies_for(resolved: Resolved, *, deadline: float | None = None) -> tuple[Remedy, ...]:
-    """Return the single changes after which a plan fits, the gentlest first, each with its best plan."""
-    from planner.search import best
-
+def remedies_for(resolved: Resolved, best: Best, *, deadline: float | None = None) -> tuple[Remedy, ...]:
+    """Return the single changes after which a plan fits, the gentlest first, each with the plan that `best` (the search) finds."""
     end = time.monotonic() + BUDGET_SECONDS
     end = end if deadline is None else min(end, deadline)
     found: list[Remedy] = []
@@ -47,7 +49,7 @@ def remedies_for(resolved: Resolved, *, deadline: float | None = None) -> tuple[
             break
         if change.family in helped:
             continue
-        plan = best(change.resolved, deadline=end)
+        plan = best(change.resolved, end)
         if plan is not None:
             helped.add(change.family)
             found.append(Remedy(change=change.change, flags=_flags(change, plan), plan=plan))

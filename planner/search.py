@@ -12,6 +12,7 @@ from planner.evaluate import plan
 from planner.misses import near_misses
 from planner.plan import Plan, Searched, SearchResult, Status
 from planner.refine import Refined, refine
+from planner.remedies import remedies_for
 from planner.rules import laws
 from planner.rules.frameworks import SEARCHED
 from planner.scan import OutOfTime, Scan
@@ -43,10 +44,8 @@ def search(
     found = [_pool(resolved, pool, wanted, progress, deadline) for pool in resolved.cluster.pools]
     result = found[0] if len(found) == 1 else _joined(resolved, found, wanted)
     if result.status == "infeasible" and remedies:
-        from planner.remedies import remedies_for
-
         try:
-            result = replace(result, remedies=remedies_for(resolved, deadline=deadline))
+            result = replace(result, remedies=remedies_for(resolved, best, deadline=deadline))
         except KeyboardInterrupt:
             return replace(result, status="interrupted")
     return result
@@ -75,7 +74,7 @@ def _pool(resolved: Resolved, pool: Pool, top: int, progress: Progress | None, d
     return SearchResult(status=status, plans=plans, searched=searched, near_misses=near, notes=notes)
 
 
-def best(resolved: Resolved, *, deadline: float | None = None) -> Plan | None:
+def best(resolved: Resolved, deadline: float | None = None) -> Plan | None:
     """Return the best plan of the grid alone, without near misses and stage problems: the quick answer to whether something fits."""
     found: list[Plan] = []
     for pool in resolved.cluster.pools:

@@ -14,7 +14,7 @@ from cost_models.layout import Choices, Degrees, Layout
 from planner.case import Case
 from planner.rules import binding
 from planner.rules.frameworks import SUPPORT
-from planner.rules.rule import CHOICES, DEGREES, Rule, divisors
+from planner.rules.rule import DEGREES, Rule, divisors
 from planner.rules.task import tp_ranks
 
 MAX_MICRO_BATCH = 512
@@ -252,5 +252,3 @@ def _late(group: Group, variant: int, rules: list[Rule], counts: Counts) -> npt.
         keep &= mask
     return keep
 
-
-assert set(RECOMPUTE_FIELDS) <= set(CHOICES)

@@ -22,7 +22,12 @@ OFFLOAD: dict[str, OffloadMode] = {
     mode.name: mode
     for mode in (
         OffloadMode(name="none", sentence="all states stay on the device", optimizer=False, weights=False),
-        OffloadMode(name="optimizer", sentence="master weights, moments and their gradients live on the host, which runs the step", optimizer=True, weights=False),
+        OffloadMode(
+            name="optimizer",
+            sentence="master weights, moments and their gradients live on the host, which runs the step",
+            optimizer=True,
+            weights=False,
+        ),
         OffloadMode(name="params", sentence="16-bit weights live on the host and are fetched unit by unit", optimizer=False, weights=True),
         OffloadMode(name="optimizer+params", sentence="all states live on the host", optimizer=True, weights=True),
     )

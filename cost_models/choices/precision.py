@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from cost_models.layout import Choices
-from cost_models.training import Optimizer, Training
+if TYPE_CHECKING:
+    from cost_models.layout import Choices
+    from cost_models.training import Optimizer, Training
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +100,9 @@ def _regime(
     )
 
 
-_MEGATRON = "Megatron-LM core/distributed/param_and_grad_buffer.py and core/optimizer (distributed optimizer: docs/source/api-guide/dist_optimizer)"
+_MEGATRON = (
+    "Megatron-LM core/distributed/param_and_grad_buffer.py and core/optimizer (distributed optimizer: docs/source/api-guide/dist_optimizer)"
+)
 _DEEPSPEED = "DeepSpeed runtime/zero/stage_1_and_2.py, runtime/zero/stage3.py"
 _FSDP = "PyTorch FSDP MixedPrecisionPolicy: shards stay in fp32, gathers and gradients of a unit are 16-bit"
 
@@ -161,6 +165,13 @@ REGIMES: dict[str, Regime] = {
             (2.0, 2.0, 4.0, 4.0, 4.0),
             (4.0, 2.0),
             (0, 4, 4, 4),
+        ),
+        _regime(
+            "fp32-master",
+            "16-bit weights and gradients, an fp32 master that a plain torch optimizer updates from fp32 copies of the gradients",
+            "traced loop over torch.optim (tests/published/truth.json)",
+            (2.0, 2.0, 0.0, 4.0, 4.0),
+            (2.0, 2.0),
         ),
         _regime(
             "zero-paper",
@@ -256,12 +267,12 @@ FACTORED_STATE_BYTES = 0.0
 
 _STATE_ELEMENTS: dict[Optimizer, tuple[float, float]] = {
     "adamw": (2.0, 2.0),
-    "sgd": (1.0, 1.0),
+    "sgd": (0.0, 0.0),
     "lion": (1.0, 1.0),
     "muon": (1.0, 2.0),
 }
-"""Optimizer -> state elements per parameter of (matrices, all others): momentum alone for SGD and Lion; Muon serves matrices and
-leaves embedding, head and vectors to AdamW (Jordan et al. 2024)."""
+"""Optimizer -> state elements per parameter of (matrices, all others): none for torch's plain SGD, momentum alone for Lion; Muon
+serves matrices and leaves embedding, head and vectors to AdamW (Jordan et al. 2024)."""
 
 
 def regime_of(training: Training, choices: Choices) -> Regime:
@@ -283,6 +294,8 @@ def regime_of(training: Training, choices: Choices) -> Regime:
     if training.optimizer == "adafactor":
         return replace(regime, moment_bytes=FACTORED_STATE_BYTES, other_moment_bytes=FACTORED_STATE_BYTES)
     matrices, others = _STATE_ELEMENTS[training.optimizer]
+    if training.optimizer == "sgd" and training.framework in ("megatron", "megatron-deepspeed"):
+        matrices, others = 1.0, 1.0
     return replace(regime, moment_bytes=matrices * regime.state_bytes, other_moment_bytes=others * regime.state_bytes)
 
 

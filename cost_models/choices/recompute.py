@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cost_models.layout import Choices, Recompute
-from cost_models.op import Saved
+
+if TYPE_CHECKING:
+    from cost_models.op import Saved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +30,9 @@ RECOMPUTE: dict[str, RecomputeMode] = {
             source="Korthikanti et al. 2022 (arXiv 2205.05198), section 5; Megatron-LM recompute_modules; torchtitan activation_checkpoint",
         ),
         RecomputeMode(
-            name="full", sentence="layers keep their input alone and are run again", source="Chen et al. 2016 (arXiv 1604.06174); Megatron-LM block method"
+            name="full",
+            sentence="layers keep their input alone and are run again",
+            source="Chen et al. 2016 (arXiv 1604.06174); Megatron-LM block method",
         ),
     )
 }

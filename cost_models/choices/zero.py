@@ -27,10 +27,20 @@ ZERO: dict[int, ZeroStage] = {
     for entry in (
         ZeroStage(stage=0, sentence="every rank holds all states", optimizer=False, gradients=False, weights=False),
         ZeroStage(
-            stage=1, sentence="master weights and moments are divided (Megatron's distributed optimizer)", optimizer=True, gradients=False, weights=False
+            stage=1,
+            sentence="master weights and moments are divided (Megatron's distributed optimizer)",
+            optimizer=True,
+            gradients=False,
+            weights=False,
         ),
         ZeroStage(stage=2, sentence="gradients are divided too", optimizer=True, gradients=True, weights=False),
-        ZeroStage(stage=3, sentence="weights are divided too and gathered unit by unit (FSDP full shard)", optimizer=True, gradients=True, weights=True),
+        ZeroStage(
+            stage=3,
+            sentence="weights are divided too and gathered unit by unit (FSDP full shard)",
+            optimizer=True,
+            gradients=True,
+            weights=True,
+        ),
     )
 }
 
@@ -46,11 +56,11 @@ class Shares:
 def shares(layout: Layout, from_stage: int) -> Shares:
     """Return the divisors of a state that is divided from ZeRO stage `from_stage` on.
 
-    Dense states are divided over dp × cp (or the hybrid shard group), experts over their own replicas.
+    Dense states are divided over dp × cp (or the hybrid shard group), experts over their own replicas (the same part of them under
+    hybrid sharding).
     """
     if layout.choices.zero < from_stage:
         return Shares(dense=num(1.0), experts=num(1.0))
-    group = num(layout.degrees.shard_group)
-    replicas = expert_dp(layout)
-    experts = np.where(group > 0.0, np.minimum(group, replicas), replicas)
-    return Shares(dense=shard_ranks(layout), experts=experts)
+    ranks = shard_ranks(layout)
+    part = ranks / (num(layout.degrees.dp) * layout.degrees.cp)
+    return Shares(dense=ranks, experts=np.maximum(1.0, expert_dp(layout) * part))

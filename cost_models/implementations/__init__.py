@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
-from cost_models.layout import Choices
 from cost_models.op import Saved
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.blocks.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.training import Training
 
 Kept = dict[str, tuple[Saved, ...]]
 """Op name within its block (norm, qkv, rotary, core, out, up, …) -> tensors kept, per rank and micro-batch."""
@@ -28,4 +30,4 @@ class ImplementationCode(Protocol):
 
 def implementation(name: str) -> ImplementationCode:
     """Return the implementation `name` (file `name` with `_` for `-`)."""
-    return cast(ImplementationCode, import_module(f"cost_models.implementations.{name.replace('-', '_')}"))
+    return cast("ImplementationCode", import_module(f"cost_models.implementations.{name.replace('-', '_')}"))

@@ -6,13 +6,17 @@ without recompute), so that only the final norm differs. torchtitan's per-op sel
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
+from typing import TYPE_CHECKING
+
 from cost_models.implementations import Kept, hf
-from cost_models.layout import Choices
 from cost_models.op import Saved
 from cost_models.stack import resolve
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.blocks.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.training import Training
 
 
 def attention(architecture: Architecture, training: Training, d: Dims, choices: Choices, *, sliding: bool) -> Kept:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
+from typing import TYPE_CHECKING
+
 from cost_models.implementations import Kept, per_op
 from cost_models.implementations.hf_dense import (
     FUSED_QKV_VIEW,
@@ -16,11 +16,15 @@ from cost_models.implementations.hf_dense import (
     output_held,
     qk_norm,
 )
-from cost_models.layout import Choices
 from cost_models.numeric import Num, num
 from cost_models.op import Saved
 from cost_models.stack import resolve
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.blocks.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.training import Training
 
 
 def attention(architecture: Architecture, training: Training, d: Dims, choices: Choices, *, sliding: bool) -> Kept:
@@ -45,7 +49,9 @@ def attention(architecture: Architecture, training: Training, d: Dims, choices: 
 
 
 def _out_input(c: Code, tokens: Num, width: Num, hidden: float, held: bool) -> tuple[Saved, ...]:
-    return linear_inputs(c, tokens, ("o",), width, (hidden,), held=held) if not (held and c.autocast) else _held_cast(c, width, hidden, tokens)
+    return (
+        linear_inputs(c, tokens, ("o",), width, (hidden,), held=held) if not (held and c.autocast) else _held_cast(c, width, hidden, tokens)
+    )
 
 
 def _held_cast(c: Code, width: Num, hidden: float, tokens: Num) -> tuple[Saved, ...]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
-from cost_models.numeric import Num
-from cost_models.op import Saved
+from cost_models.op import Drop, Saved
 from cost_models.stack import Kernel, resolve, stream_bytes
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.blocks.dims import Dims
+    from cost_models.numeric import Num
+    from cost_models.training import Training
 
 CONCATENATING = frozenset({"gpt_neox", "phi", "phi3", "glm", "glm4", "glm4_moe", "chatglm", "gpt_oss", "gptj", "nemotron"})
 """Families whose rotary code joins rotated and untouched parts with `cat`: q loses its (batch, sequence, head) order, so the attention
@@ -82,7 +85,9 @@ def code_of(architecture: Architecture, training: Training, d: Dims) -> Code:
     )
 
 
-def norm(architecture: Architecture, d: Dims, c: Code, *, count: float = 1.0, shared_input: bool = False, width: float | None = None) -> tuple[Saved, ...]:
+def norm(
+    architecture: Architecture, d: Dims, c: Code, *, count: float = 1.0, shared_input: bool = False, width: float | None = None
+) -> tuple[Saved, ...]:
     """`count` norms of the stream: RMSNorm in fp32 steps, or a fused LayerNorm. `width` elements a row (None: hidden)."""
     h = d.hidden if width is None else width
     rows = d.sp_tokens * count
@@ -98,7 +103,9 @@ def norm(architecture: Architecture, d: Dims, c: Code, *, count: float = 1.0, sh
     return tuple(kept)
 
 
-def linear_inputs(c: Code, tokens: Num, groups: tuple[str, ...], width: Num, outputs: tuple[Num, ...], *, fused: bool = False, held: bool = False) -> tuple[Saved, ...]:
+def linear_inputs(
+    c: Code, tokens: Num, groups: tuple[str, ...], width: Num, outputs: tuple[Num, ...], *, fused: bool = False, held: bool = False
+) -> tuple[Saved, ...]:
     """What linears that read one input of `width` keep of it: `groups` names them (q, k, v …), `outputs` their widths.
 
     Training: the input once, under autocast one cast per linear (one for a `fused` projection) and a cast of each weight. `held`:
@@ -200,7 +207,7 @@ def _eager(architecture: Architecture, d: Dims, c: Code, q: Num, out: Num, value
     w, a = c.compute, d.heads
     scores = d.batch * a * d.seq * d.full_seq
     wide_v = d.tokens * a * d.v_dim * w
-    core_attn = ("core_attn",)
+    core_attn: tuple[Drop, ...] = ("core_attn",)
     narrow = architecture.positional == "learned" and not c.autocast
     if architecture.attn_sinks:
         softmax = scores * w

@@ -1,15 +1,19 @@
-"""Megatron layers, tensor by tensor: what Transformer Engine's fused modules keep, and what plain torch modules in Megatron's layout keep."""
+"""Megatron layers, tensor by tensor: what Transformer Engine's fused modules keep, and plain torch modules in Megatron's layout."""
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
-from cost_models.implementations import Kept
-from cost_models.numeric import Num
-from cost_models.op import Saved
+from typing import TYPE_CHECKING
+
+from cost_models.op import Drop, Saved
 from cost_models.stack import resolve
-from cost_models.training import Training
 from hardware.calibration import calibration
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.blocks.dims import Dims
+    from cost_models.implementations import Kept
+    from cost_models.numeric import Num
+    from cost_models.training import Training
 
 SOURCE = "Korthikanti et al. 2022 (arXiv 2205.05198), section 4.1; TransformerEngine pytorch/module/layernorm_linear.py, attention"
 
@@ -88,7 +92,7 @@ def mla(architecture: Architecture, training: Training, d: Dims, *, fused: bool)
     if m.q_lora_rank is not None:
         q = float(m.q_lora_rank)
         latents += [*norm(architecture, d, fused=fused, width=q), Saved(name="q_latent", bytes=d.sp_tokens * q * d.linear_bytes)]
-    up = ("mla_up_proj",)
+    up: tuple[Drop, ...] = ("mla_up_proj",)
     qkv = (
         Saved(name="q", bytes=d.tokens * q_width * b, modules=up),
         Saved(name="k", bytes=d.tokens * k_width * b, modules=up),
@@ -104,17 +108,17 @@ def mla(architecture: Architecture, training: Training, d: Dims, *, fused: bool)
 
 
 def feed_forward(
-    architecture: Architecture, d: Dims, tokens: Num, width: Num, *, fused: bool, module: str = "mlp", inner: tuple[str, ...] = ()
+    architecture: Architecture, d: Dims, tokens: Num, width: Num, *, fused: bool, module: Drop = "mlp", inner: tuple[Drop, ...] = ()
 ) -> Kept:
     """Activation and second linear. Fused activations keep their input alone; plain torch keeps each step."""
     gates = 2.0 if architecture.gated_mlp else 1.0
-    drop = (module, *inner)
-    kept = [Saved(name="pre_activation", bytes=tokens * gates * width * d.act_bytes, modules=(module,))]  # type: ignore[arg-type]
+    drop: tuple[Drop, ...] = (module, *inner)
+    kept = [Saved(name="pre_activation", bytes=tokens * gates * width * d.act_bytes, modules=(module,))]
     if architecture.gated_mlp and not fused:
-        kept.append(Saved(name="activated_gate", bytes=tokens * width * d.act_bytes, modules=drop))  # type: ignore[arg-type]
+        kept.append(Saved(name="activated_gate", bytes=tokens * width * d.act_bytes, modules=drop))
     return {
         "activation": tuple(kept),
-        "down": (Saved(name="input", bytes=tokens * width * d.linear_bytes, modules=drop),),  # type: ignore[arg-type]
+        "down": (Saved(name="input", bytes=tokens * width * d.linear_bytes, modules=drop),),
     }
 
 
@@ -141,7 +145,7 @@ def moe(architecture: Architecture, training: Training, d: Dims, *, fused: bool)
     if m is None:
         raise ValueError(f"{architecture.id} has no experts")
     experts, pairs, h = float(m.num_experts), d.routed_tokens * imbalance(training), d.hidden
-    inner = ("moe_act",)
+    inner: tuple[Drop, ...] = ("moe_act",)
     kept = feed_forward(architecture, d, pairs, d.expert_ffn, fused=fused, module="moe", inner=inner)
     if training.extra.get("bias_gelu_fusion") == "no":
         weighted = Saved(name="activated", bytes=pairs * d.expert_ffn * d.act_bytes, modules=("moe", "moe_act"))

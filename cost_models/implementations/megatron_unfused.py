@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
+from typing import TYPE_CHECKING
+
 from cost_models.implementations import Kept, megatron_parts
-from cost_models.layout import Choices
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.blocks.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.training import Training
 
 FUSED = False
 

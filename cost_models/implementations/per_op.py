@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
-from cost_models.implementations import Kept
+from typing import TYPE_CHECKING
+
 from cost_models.op import Saved
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.blocks.dims import Dims
+    from cost_models.implementations import Kept
 
 SOURCE = "torchtitan distributed/activation_checkpoint.py (_get_custom_policy: every second aten.mm is recomputed)"
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.choices.precision import Regime
-from cost_models.layout import Layout
 from cost_models.ledger import Term, add
 from cost_models.memory.states import Held, States, gathered_bytes
 from cost_models.numeric import Num, num
 from cost_models.stack import MEGATRON, Stack
-from cost_models.stages import Stages
-from cost_models.training import Training
 from hardware.calibration import calibration
-from hardware.spec import Pool
+
+if TYPE_CHECKING:
+    from cost_models.choices.precision import Regime
+    from cost_models.layout import Layout
+    from cost_models.stages import Stages
+    from cost_models.training import Training
+    from hardware.spec import Pool
 
 HOPPER = 9.0
 """Compute capability from which torch and Transformer Engine take 32 MiB cuBLAS workspaces."""
@@ -57,9 +60,9 @@ def buffers(training: Training, stack: Stack, regime: Regime, layout: Layout, po
     bucket = _buckets(training, regime, layout, s)
     return Buffers(
         always=(workspace, *_dummy_gradients(training, stack, regime, h, stages)),
-        forward=(*forward, *bucket),
+        forward=(*forward, *bucket, *_cast_cache(stack, layout, h, s)),
         backward=(*backward, *bucket),
-        optimizer=_step(training, stack, regime, layout, s),
+        optimizer=_step(training, stack, regime, layout, s, h.embedding.others * stages.embedding),
         load=_load(training, regime, layout, h),
     )
 
@@ -71,6 +74,14 @@ def _workspace(pool: Pool) -> float:
     return calibration("memory").value("workspace_bytes_before_hopper" if old else "workspace_bytes")
 
 
+def _cast_cache(stack: Stack, layout: Layout, h: Held, s: States) -> tuple[Term, ...]:
+    """Under full recompute no layer keeps the casts of its weights, but autocast's cache holds them until forward ends."""
+    if not stack.autocast or layout.choices.recompute != "full":
+        return ()
+    text = "16-bit copies of the linear weights"
+    return (Term(name="buffers.cast_cache", value=h.stage.matrices * 2.0, source="torch.autocast weight cache, traced", formula=text),)
+
+
 def _dummy_gradients(training: Training, stack: Stack, regime: Regime, h: Held, stages: Stages) -> tuple[Term, ...]:
     """Transformer Engine from 2.3 on hands autograd a cached 16-bit tensor per weight shape where the gradient went to the main buffer."""
     recent = not training.date or training.date >= DUMMY_GRADIENTS_SINCE
@@ -79,10 +90,14 @@ def _dummy_gradients(training: Training, stack: Stack, regime: Regime, h: Held, 
         return ()
     value = h.layer.matrices * 2.0 + 0.0 * stages.layers
     text = "dense linear weights of one layer × 2 bytes"
-    return (Term(name="buffers.dummy_gradients", value=value, source="TransformerEngine pytorch/module/base.py get_dummy_wgrad", formula=text),)
+    return (
+        Term(name="buffers.dummy_gradients", value=value, source="TransformerEngine pytorch/module/base.py get_dummy_wgrad", formula=text),
+    )
 
 
-def _gathered(training: Training, regime: Regime, layout: Layout, h: Held, s: States, stages: Stages) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+def _gathered(
+    training: Training, regime: Regime, layout: Layout, h: Held, s: States, stages: Stages
+) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
     if layout.choices.zero < regime.weight_from:
         return (), ()
     ranks = np.where(num(s.optimizer_shares.dense) > 1.0, 1.0, 0.0)
@@ -92,7 +107,14 @@ def _gathered(training: Training, regime: Regime, layout: Layout, h: Held, s: St
     embedding = gathered_bytes(training, regime, h.embedding) * stages.embedding
     if training.framework == "deepspeed":
         live = np.minimum(DEEPSPEED_LIVE * regime.gather_bytes, gathered_bytes(training, regime, h.stage))
-        held = (Term(name="buffers.zero3_live", value=np.maximum(live, 2.0 * layer) * ranks, source=DS_SOURCE, formula="min(max live parameters, stage) × bytes"),)
+        held = (
+            Term(
+                name="buffers.zero3_live",
+                value=np.maximum(live, 2.0 * layer) * ranks,
+                source=DS_SOURCE,
+                formula="min(max live parameters, stage) × bytes",
+            ),
+        )
         return held, held
     root = head + tied * embedding * stages.head if training.framework == "torchtitan" else head + embedding
     lora = training.method in ("lora", "qlora")
@@ -106,8 +128,15 @@ def _gathered(training: Training, regime: Regime, layout: Layout, h: Held, s: St
         return (whole,), (whole,)
     trained = (h.layer.adapters + h.layer.expert_adapters) if lora else h.layer.total
     moving = trained * (regime.live_gradient_bytes + regime.reduce_bytes) + 0.0 * stages.layers
-    units = Term(name="buffers.zero3_live", value=(2.0 * layer + root) * ranks, source=FSDP_SOURCE, formula="(2 layers + head + embedding) × gathered bytes")
-    gradients = Term(name="buffers.zero3_gradients", value=moving * ranks, source=FSDP_SOURCE, formula="one layer × (gradient + reduction bytes)")
+    units = Term(
+        name="buffers.zero3_live",
+        value=(2.0 * layer + root) * ranks,
+        source=FSDP_SOURCE,
+        formula="(2 layers + head + embedding) × gathered bytes",
+    )
+    gradients = Term(
+        name="buffers.zero3_gradients", value=moving * ranks, source=FSDP_SOURCE, formula="one layer × (gradient + reduction bytes)"
+    )
     return (units,), (units, gradients)
 
 
@@ -116,7 +145,14 @@ def _buckets(training: Training, regime: Regime, layout: Layout, s: States) -> t
     if not deepspeed(training, regime) or layout.choices.zero < 1:
         return ()
     elements = np.minimum(float(training.extra.get("reduce_bucket", DEEPSPEED_BUCKET)), s.trained.total)
-    return (Term(name="buffers.reduce_bucket", value=2.0 * elements * regime.reduce_bytes, source=DS_SOURCE, formula="min(bucket, trained parameters) × bytes × 2 (overlap)"),)
+    return (
+        Term(
+            name="buffers.reduce_bucket",
+            value=2.0 * elements * regime.reduce_bytes,
+            source=DS_SOURCE,
+            formula="min(bucket, trained parameters) × bytes × 2 (overlap)",
+        ),
+    )
 
 
 def deepspeed(training: Training, regime: Regime) -> bool:
@@ -124,7 +160,7 @@ def deepspeed(training: Training, regime: Regime) -> bool:
     return training.framework in ("deepspeed", "megatron-deepspeed") and regime.master_bytes > 0.0 and regime.optimizer_from > 0
 
 
-def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: States) -> tuple[Term, ...]:
+def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: States, largest: Num) -> tuple[Term, ...]:
     """Copies that the optimizer step makes: fp32 gradients of the rank's part, foreach's copy of the parameters."""
     part = s.trained.dense / num(s.optimizer_shares.dense) + s.trained.experts / num(s.optimizer_shares.experts)
     on_device = 1.0 - (num(layout.degrees.offload_fraction) if "optimizer" in layout.choices.offload else 0.0)
@@ -138,14 +174,27 @@ def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: S
         many = np.where(num(s.gradient_ranks) > 1.0, 1.0, 0.0)
         flat = np.minimum(DEEPSPEED_BUCKET, s.trained.total) * regime.reduce_bytes * many
         text = "one flat bucket of fp32 gradients while they are reduced"
-        terms.append(Term(name="buffers.reduce_bucket", value=flat, source="DeepSpeed runtime/engine.py buffered_allreduce_fallback", formula=text))
+        terms.append(
+            Term(name="buffers.reduce_bucket", value=flat, source="DeepSpeed runtime/engine.py buffered_allreduce_fallback", formula=text)
+        )
     if training.framework in MEGATRON and regime.main_gradient_bytes == 2.0:
         text = "fp32 copy of the rank's part of the gradients"
         terms.append(Term(name="buffers.step_gradients", value=part * 4.0 * on_device, source=regime.source, formula=text))
+    if regime.name == "fp32-master":
+        text = "fp32 copies of the gradients, which replace the 16-bit ones tensor by tensor"
+        terms.append(Term(name="buffers.step_gradients", value=part * (4.0 - regime.gradient_bytes), source=regime.source, formula=text))
+    if training.extra.get("optimizer_kernel") == "forloop":
+        text = "two temporaries of the largest tensor (torch's optimizer without foreach or fused)"
+        value = 2.0 * largest * (regime.master_bytes or regime.weight_bytes)
+        terms.append(Term(name="buffers.step_temporaries", value=value, source="torch.optim _single_tensor_adamw, traced", formula=text))
     if stack.foreach and training.optimizer in ("adamw", "sgd", "lion"):
         width = regime.master_bytes or regime.weight_bytes
         text = "one copy of the updated parameters (torch foreach)"
-        terms.append(Term(name="buffers.step_foreach", value=part * width * on_device, source="torch.optim _multi_tensor_adamw, traced", formula=text))
+        terms.append(
+            Term(
+                name="buffers.step_foreach", value=part * width * on_device, source="torch.optim _multi_tensor_adamw, traced", formula=text
+            )
+        )
     return tuple(terms)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cost_models.choices.offload import OFFLOAD
-from cost_models.choices.precision import Regime
-from cost_models.layout import Layout
 from cost_models.ledger import Ledger, Term
-from cost_models.memory.states import States
 from cost_models.numeric import Num, num
 from hardware.calibration import calibration
-from hardware.spec import Pool
 
-SOURCE = "DeepSpeed runtime/zero/offload_config.py (pinned by default), partitioned_param_swapper.py, stage3.py estimate_zero3_model_states_mem_needs"
+if TYPE_CHECKING:
+    from cost_models.choices.precision import Regime
+    from cost_models.layout import Layout
+    from cost_models.memory.states import States
+    from hardware.spec import Pool
+
+SOURCE = "DeepSpeed runtime/zero/offload_config.py (pinned by default), stage3.py (estimate_zero3_model_states_mem_needs)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +48,17 @@ def host(regime: Regime, layout: Layout, pool: Pool, s: States, activations: Num
             terms.append(Term(name="host.swap_buffers", value=swap, source=SOURCE, formula="pinned swap buffers × ranks per server"))
     else:
         terms.append(Term(name="host.states", value=states * ranks, source=SOURCE, formula="offloaded states × ranks per server"))
-    terms.append(Term(name="host.gradients", value=gradients * ranks, source=SOURCE, formula="fp32 gradients of the offloaded part × ranks per server"))
-    terms.append(Term(name="host.activations", value=activations * ranks, source="activations moved to pinned host memory", formula="offloaded activations × ranks per server"))
+    terms.append(
+        Term(
+            name="host.gradients", value=gradients * ranks, source=SOURCE, formula="fp32 gradients of the offloaded part × ranks per server"
+        )
+    )
+    terms.append(
+        Term(
+            name="host.activations",
+            value=activations * ranks,
+            source="activations moved to pinned host memory",
+            formula="offloaded activations × ranks per server",
+        )
+    )
     return Host(ledger=Ledger("bytes", tuple(terms)), nvme_bytes=nvme)

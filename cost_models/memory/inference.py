@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.architecture import Architecture
 from cost_models.ledger import Term
 from cost_models.numeric import Num, num
-from cost_models.stages import LayerKind, Stages
-from cost_models.training import Training
-from cost_models.transformer import ModelOps
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.stages import LayerKind, Stages
+    from cost_models.training import Training
+    from cost_models.transformer import ModelOps
 
 QUANT_GROUP = 64.0
 """Elements per scale of a quantised cache or weight."""
@@ -33,7 +37,12 @@ def cache(architecture: Architecture, training: Training, ops: ModelOps, stages:
     total: Num = 0.0
     for (kind, _), count in zip(ops.kinds, stages.kind_layers, strict=True):
         total = total + count * (d.batch * _positions(architecture, kind, d.seq) * _elements(architecture, d.kv_heads, d.qk_dim) * width)
-    return Term(name="kv_cache.keys_and_values", value=total, source="one key and one value per layer, kv head and position", formula="batch × positions × 2 × kv heads × head dim × bytes × layers")
+    return Term(
+        name="kv_cache.keys_and_values",
+        value=total,
+        source="one key and one value per layer, kv head and position",
+        formula="batch × positions × 2 × kv heads × head dim × bytes × layers",
+    )
 
 
 def _positions(architecture: Architecture, kind: LayerKind, seq: Num) -> Num:

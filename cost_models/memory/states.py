@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.architecture import Architecture
 from cost_models.choices.offload import OFFLOAD
-from cost_models.choices.precision import Regime
 from cost_models.choices.zero import Shares, shares
-from cost_models.layout import Layout
 from cost_models.ledger import Term
 from cost_models.numeric import Num, num
-from cost_models.op import Op, Params
-from cost_models.stages import Stages
-from cost_models.training import Training
-from cost_models.transformer import ModelOps
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.choices.precision import Regime
+    from cost_models.layout import Layout
+    from cost_models.op import Op, Params
+    from cost_models.stages import Stages
+    from cost_models.training import Training
+    from cost_models.transformer import ModelOps
 
 NF4 = "bitsandbytes functional.py (quantize_4bit, block 64), checked against its CPU build"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tally:
@@ -174,7 +178,11 @@ def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: 
     trained = _trained(training, regime, h, stages) if lora else h.stage
     weight = shares(layout, regime.weight_from)
     step = shares(layout, regime.optimizer_from)
-    weights = _base(training, regime, h.stage, weight) if lora else _full("weights", "weight", regime.weight_bytes, trained, weight, regime.source)
+    weights = (
+        _base(training, regime, h.stage, weight)
+        if lora
+        else _full("weights", "weight", regime.weight_bytes, trained, weight, regime.source)
+    )
     if lora:
         weights = (*weights, *_full("weights.adapters", "adapter weight", regime.weight_bytes, trained, shares(layout, 3), regime.source))
     gradient, main = shares(layout, regime.gradient_from), shares(layout, regime.main_gradient_from)

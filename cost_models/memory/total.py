@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.architecture import Architecture
 from cost_models.choices.precision import Regime, regime_of
+from cost_models.choices.zero import shares
 from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term, add
 from cost_models.memory.activations import Activations, activations
@@ -19,10 +20,13 @@ from cost_models.memory.states import Held, States, held, states
 from cost_models.numeric import Num, num
 from cost_models.result import PHASES, MemoryCost
 from cost_models.stack import MEGATRON, Stack, resolve
-from cost_models.stages import Stages
-from cost_models.training import Training
-from cost_models.transformer import ModelOps
-from hardware.spec import Pool
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.stages import Stages
+    from cost_models.training import Training
+    from cost_models.transformer import ModelOps
+    from hardware.spec import Pool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +37,10 @@ class Parts:
     states: States
     activations: Activations
     buffers: Buffers
+    embedding: Num
+    """1 on the stage with the embedding."""
+    tied: bool
+    """Embedding and head are one matrix on one stage."""
 
 
 def memory(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, stages: Stages) -> MemoryCost:
@@ -50,6 +58,8 @@ def memory(architecture: Architecture, training: Training, layout: Layout, pool:
         states=s,
         activations=activations(training, stack, layout, ops, stages),
         buffers=buffers(training, stack, regime, layout, pool, h, s, stages),
+        embedding=stages.embedding,
+        tied=architecture.tied_embeddings,
     )
     if training.method == "inference":
         phases = _serving(architecture, training, ops, stages, parts)
@@ -62,7 +72,14 @@ def _serving(architecture: Architecture, training: Training, ops: ModelOps, stag
     scales = parts.held.stage.total * scale_bytes(training.weight_bits)
     terms = [*parts.states.weights]
     if training.weight_bits < 16:
-        terms.append(Term(name="weights.scales", value=scales, source="one 16-bit scale and zero point per 64 weights", formula="parameters / 64 × 4 bytes"))
+        terms.append(
+            Term(
+                name="weights.scales",
+                value=scales,
+                source="one 16-bit scale and zero point per 64 weights",
+                formula="parameters / 64 × 4 bytes",
+            )
+        )
     terms += [cache(architecture, training, ops, stages), *parts.buffers.always]
     whole = Ledger("bytes", tuple(terms))
     return {"load": Ledger("bytes", tuple(parts.states.weights)), "forward": whole, "backward": whole, "optimizer": whole}
@@ -74,14 +91,28 @@ def _phases(training: Training, regime: Regime, layout: Layout, p: Parts) -> dic
     resting = (*s.weights, *s.main_gradients, *s.optimizer, *b.always)
     later = np.where(micro_batches(layout, training.global_batch) > 1.0, 1.0, 0.0)
     before = tuple(_times(t, later) for t in s.gradients)
-    started = (*resting, *before, *a.kept, *b.backward, a.live)
-    ended = (*resting, *s.gradients, *a.ending, *b.backward, a.live)
+    started = (*resting, *before, *a.kept, *a.outputs, *b.backward, a.live)
+    ended = (*resting, *s.gradients, *a.ending, *a.outputs, *b.backward, _last_live(training, regime, layout, p))
     return {
         "load": Ledger("bytes", (*s.weights, *b.load)),
-        "forward": Ledger("bytes", (*resting, *before, *a.kept, *a.kept_logits, *a.loss, *b.forward)),
+        "forward": Ledger("bytes", (*resting, *before, *a.kept, *a.kept_logits, *a.loss, *a.outputs, *b.forward)),
         "backward": _later_of(started, ended),
         "optimizer": Ledger("bytes", (*resting, *s.gradients, *b.optimizer)),
     }
+
+
+def _last_live(training: Training, regime: Regime, layout: Layout, p: Parts) -> Term:
+    """What is alive beside all gradients where backward ends.
+
+    The first layer runs before the embedding has its gradient; then the embedding makes its own. A tied matrix has the head's
+    gradient already: the embedding's and the sum of both come on top (traced).
+    """
+    live, stream = p.activations.live, p.activations.stream
+    if regime.gradient_bytes == 0.0 or training.method != "full":
+        return live
+    made = p.held.embedding.others * regime.gradient_bytes / num(shares(layout, regime.gradient_from).dense) * p.embedding
+    tied = 2.0 * made * np.where(num(layout.degrees.pp) > 1.0, 0.0, 1.0) if p.tied else 0.0 * made
+    return Term(name=live.name, value=np.maximum(live.value - made, stream) + tied, source=live.source, formula=live.formula)
 
 
 def _apart(training: Training, stack: Stack, phases: dict[str, Ledger], parts: Parts) -> Num:
@@ -107,7 +138,9 @@ def _later_of(start: tuple[Term, ...], end: tuple[Term, ...]) -> Ledger:
     merged = []
     for t in end:
         first = by_name.pop(t.name, None)
-        value = num(t.value) if first is not None and first.value is t.value else np.where(late, t.value, 0.0 if first is None else first.value)
+        value = (
+            num(t.value) if first is not None and first.value is t.value else np.where(late, t.value, 0.0 if first is None else first.value)
+        )
         merged.append(Term(name=t.name, value=value, source=t.source, formula=t.formula))
     merged += [Term(name=t.name, value=np.where(late, 0.0, t.value), source=t.source, formula=t.formula) for t in by_name.values()]
     return Ledger("bytes", tuple(merged))

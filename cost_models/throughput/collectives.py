@@ -32,10 +32,9 @@ class Fabric:
     link_bytes_per_second: float
     pcie_bytes_per_second: float
     network_bytes_per_second: float
-    in_switch: bool
-    """All-reduce runs in the switch (NVLink SHARP)."""
     ring: float
     all_reduce: float
+    """Higher where the switch reduces (NVLink SHARP of Hopper and later)."""
     all_to_all: float
     members: float
     base_seconds: float
@@ -76,15 +75,15 @@ def fabric(pool: Pool) -> Fabric:
     pcie = host * c("pcie_fraction")
     link = pool.link_bytes_per_second or 0.0
     fast = link_domain > 1.0 and link > 0.0 and not pool.node.link.lower().startswith("pcie")
+    switched = (pool.gpu.compute_capability or 0.0) >= 9.0 and pool.gpu.vendor.lower() == "nvidia" and link_domain > 2.0
     return Fabric(
         domain=domain,
         link_domain=link_domain if fast else 1.0,
         link_bytes_per_second=link if fast else pcie,
         pcie_bytes_per_second=pcie,
         network_bytes_per_second=per_gpu / pool.oversubscription * c("network_fraction"),
-        in_switch=fast and (pool.gpu.compute_capability or 0.0) >= 9.0 and pool.gpu.vendor.lower() == "nvidia",
         ring=c("link_ring_fraction") if fast else 1.0,
-        all_reduce=c("link_all_reduce_fraction") if fast else 1.0,
+        all_reduce=c("link_nvls_fraction" if switched else "link_all_reduce_fraction") if fast else 1.0,
         all_to_all=c("link_all_to_all_fraction") if fast else 0.75,
         members=c("link_members") if fast else 0.0,
         base_seconds=c("link_base_seconds"),
@@ -135,16 +134,12 @@ def place(f: Fabric, group: Group) -> Placed:
     outside = np.where(nodes > 1.0, 1.0, 0.0)
     moved = (n - 1.0) / n
     crossing = (n - together) / n
-    switch = f.all_reduce
-    if f.in_switch:
-        switch_rate = calibration("collectives").value("link_nvls_fraction")
-        switch = np.where(together > 2.0, switch_rate, f.all_reduce)  # type: ignore[assignment]
     return Placed(
         size=n,
         together=together,
         moved=moved,
         link_seconds_per_byte=moved / (rate * f.ring),
-        reduce_seconds_per_byte=2.0 * moved / (rate * switch),
+        reduce_seconds_per_byte=2.0 * moved / (rate * f.all_reduce),
         exchange_seconds_per_byte=((together - 1.0) / n) / (rate * f.all_to_all),
         network_seconds_per_byte=crossing / (f.network_bytes_per_second * together),
         network_exchange_seconds_per_byte=crossing / (f.network_bytes_per_second * f.all_to_all_network),

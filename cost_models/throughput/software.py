@@ -84,12 +84,12 @@ class Software:
 def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     """Return the behaviour of the stack of `training` on `gpu`."""
     table = calibration("software")
-    name = training.extra.get("class", stack_class(training))
+    name = _class(training)
     graphs = _graphs(training)
     era = "2025" if "" < training.date < FUSED_MOE_SINCE else "2026"
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
-    hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if choices.zero == 3 and name != "compiled" else 0.0
+    hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if choices.zero == 3 and name not in ("compiled", "xla") else 0.0
     adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") else 0.0
     made = Software(
         name=name,
@@ -116,6 +116,16 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         fp8_factor=_fp8_factor(training),
     )
     return _override(made, training)
+
+
+CLASSES = ("megatron_local", "megatron_te", "megatron_deepspeed", "compiled", "xla", "eager", "hf")
+
+
+def _class(training: Training) -> str:
+    name = training.extra.get("class", stack_class(training))
+    if name not in CLASSES:
+        raise ValueError(f"no class of software is called {name!r}; there are {', '.join(CLASSES)}")
+    return name
 
 
 def stack_class(training: Training) -> str:

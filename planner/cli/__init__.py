@@ -6,10 +6,12 @@ Exit codes: 0 found, 1 error, 2 usage, 3 no feasible plan. stdout is the result,
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import cast
 
@@ -24,8 +26,9 @@ def installed_version() -> str:
     """Return the version of the installed package."""
     try:
         return version("planner")
-    except PackageNotFoundError:  # run from a folder that was never installed
-        return "unknown"
+    except PackageNotFoundError:  # run from the project's folder, never installed
+        stated = re.search(r'^version = "(.+)"', (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"), re.M)
+        return stated[1] if stated else "unknown"
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:

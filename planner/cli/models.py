@@ -62,8 +62,9 @@ def _show(name: str, output: Output) -> None:
     try:
         found = resolve(name)
     except ModelError as error:
-        part = tuple(entry for entry in entries() if name.lower() in entry.id.lower())
-        if part and name.strip():
+        wanted = _plain(name)
+        part = tuple(entry for entry in entries() if any(wanted in _plain(text) for text in (entry.id, *entry.aliases)))
+        if part and wanted:
             _list(part, output, with_sizes=False)
             return
         raise Failure([f"{error}"], exit_code=2) from None
@@ -75,3 +76,7 @@ def _show(name: str, output: Output) -> None:
     said = found.warnings if meaning is not None else (*found.assumed, *found.warnings)
     lines = [] if meaning is None else meaning_lines(meaning, output.look)
     output.lines([*lines, *model_details(record, said, output.look)])
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -184,14 +184,14 @@ def _read_file(name: str | None) -> dict[str, object]:
         raise Failure([f"{error}"], exit_code=2) from None
 
 
-def given_words(context: click.Context, *, layout: bool = True) -> list[str]:
-    """Return the request's flags as the user typed them, with or without those of the layout, so that a hint can be pasted."""
+def given_words(context: click.Context, *, layout: bool = True, without: Collection[str] = ()) -> list[str]:
+    """Return the request's flags as the user typed them, without those of the layout or `without` if so asked: hints can be pasted."""
     words: list[str] = []
     for parameter in context.command.params:
         name = parameter.name or ""
         value = context.params.get(name)
         wanted = name == "request_file" or (name in KEYS and (layout or name not in LAYOUT_KEYS))
-        if not wanted or value is None or context.get_parameter_source(name) != ParameterSource.COMMANDLINE:
+        if not wanted or value is None or parameter.opts[0] in without or context.get_parameter_source(name) != ParameterSource.COMMANDLINE:
             continue
         if isinstance(value, bool):
             words.append(parameter.opts[0] if value else parameter.secondary_opts[0])

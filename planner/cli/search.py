@@ -91,8 +91,8 @@ def _next(context: click.Context, result: SearchResult) -> list[str]:
 
     base = ["planner", "search", *given_words(context)]
     if not result.plans:
-        flags = [r.flags.split() for r in result.remedies if r.flags.startswith("--")]
-        return [spelled([*base, *flags[0]])] if flags else []
+        flags = next((r.flags.split() for r in result.remedies if r.flags.startswith("--")), [])
+        return [spelled(["planner", "search", *given_words(context, without=flags), *flags])] if flags else []
     best = result.plans[0]
     commands = []
     if best.layout.stage_layers is None and best.layout.stage_recompute is None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hardware.units import in_gb_per_second, in_gib, in_tflop_per_second, show_gib, show_tb, significant
+from hardware.units import (
+    in_gb_per_second,
+    in_gib,
+    in_tflop_per_second,
+    show_gb_per_second,
+    show_gib,
+    show_tb,
+    show_tflop_per_second,
+    show_usd,
+    significant,
+)
 from planner.report.table import Column, table
 from planner.report.words import gib, parameters
 
@@ -139,24 +149,36 @@ def _known(value: float | None, scale: object) -> str:
     return UNKNOWN if value is None or not callable(scale) else significant(scale(value))
 
 
+UNITS = (
+    ("_bytes_per_second", show_gb_per_second),
+    ("_bytes", show_gib),
+    ("_watts", lambda value: f"{significant(value)} W"),
+    ("_usd_per_hour", lambda value: f"{significant(value)} USD/h"),
+    ("_usd", show_usd),
+)
+"""Suffix of a field -> its value with the unit."""
+FACT_COLUMN = 28
+
+
 def fact_lines(record: Gpu | Node, look: Look) -> list[str]:
-    """Return every fact of one GPU or server with its unit in the name; unknown facts are said to be unknown."""
+    """Return every fact of one GPU or server with its unit; unknown facts are said to be unknown."""
     lines = []
     for name in type(record).model_fields:
         value = getattr(record, name)
-        if value in ("", (), {}, None):
-            if value is None:
-                lines += look.headed(name, "unknown", column=42, dim=True)
-            continue
-        if isinstance(value, float) and name.endswith("_bytes"):
-            text = f"{show_gib(value)} ({value:,.0f})"
-        elif isinstance(value, float):
-            text = f"{value:,g}" if value < 1e6 else f"{value:.4g}"
-        elif isinstance(value, dict):
-            text = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k}: {v}" for k, v in value.items())
-        elif isinstance(value, tuple):
-            text = ", ".join(f"{v}" for v in value)
-        else:
-            text = f"{value}"
-        lines += look.headed(name, text, column=42)
+        suffix, show = next(((s, u) for s, u in UNITS if name.endswith(s)), ("", None))
+        label = name.removesuffix(suffix).replace("_", " ")
+        if value is None:
+            lines += look.headed(label, "unknown", column=FACT_COLUMN, dim=True)
+        elif value not in ("", (), {}):
+            lines += look.headed(label, _fact(value, show), column=FACT_COLUMN)
     return lines
+
+
+def _fact(value: object, show: Callable[[float], str] | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return show(value) if show is not None else f"{value:g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {show_tflop_per_second(v)}" if isinstance(v, float) else f"{k}: {v}" for k, v in value.items())
+    return ", ".join(f"{v}" for v in value) if isinstance(value, tuple) else f"{value}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cost_models.choices.precision import regime_of
 from cost_models.numeric import num
+from cost_models.transformer import count_parameters
 from hardware.units import significant
 from planner.report.plans import memory_of
 from planner.report.table import Column, table
-from planner.report.words import gib, integer, layout_name, plural
+from planner.report.words import gib, integer, layout_name, parameters, plural
 
 if TYPE_CHECKING:
     from planner.plan import NearMiss, Remedy, Searched
@@ -38,6 +40,20 @@ def _miss_text(miss: NearMiss) -> str:
         f"{layout_name(plan.layout)}: {stage}{_WHERE[miss.where]} {gib(needed)} GiB at {miss.phase}, "
         f"{gib(miss.missing_bytes)} GiB too many{free}; largest: {miss.bucket.replace('_', ' ')} {gib(miss.bucket_bytes)} GiB"
     )
+
+
+def because_lines(misses: Sequence[NearMiss], look: Look) -> list[str]:
+    """Return the sum that settles it, where the states of a full training alone exceed what all GPUs may use."""
+    if not misses or misses[0].plan.training.method != "full":
+        return []
+    plan = misses[0].plan
+    each = regime_of(plan.training, plan.layout.choices).bytes_per_parameter
+    count = count_parameters(plan.architecture).parameters
+    usable = plan.pool.count * (plan.pool.capacity_bytes - plan.margin_bytes)
+    if each * count <= usable:
+        return []
+    text = f"states of {parameters(count)} parameters at {each:g} bytes are {gib(each * count)} GiB; "
+    return look.headed("Because", f"{text}{plural(plan.pool.count, 'GPU')} may use {gib(usable)} GiB")
 
 
 CHANGE_WIDTH = 36

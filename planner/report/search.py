@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.report.infeasible import excluded_lines, near_miss_lines, remedy_lines, searched_text
+from planner.report.infeasible import because_lines, excluded_lines, near_miss_lines, remedy_lines, searched_text
 from planner.report.plans import answer, definition, ledgers, notes, plan_table
 from planner.report.words import gib
 
@@ -42,7 +42,7 @@ def _none(result: SearchResult, look: Look) -> list[str]:
     if misses and result.status != "interrupted":
         plan = misses[0].plan
         nothing = f"No plan fits {plan.pool.count:,} × {gib(plan.pool.capacity_bytes)} GiB."
-    lines = [look.bold(nothing), *near_miss_lines(misses, look)]
+    lines = [look.bold(nothing), *near_miss_lines(misses, look), *because_lines(misses, look)]
     if result.remedies:
         lines += ["", *remedy_lines(result.remedies, look), ""]
     return lines

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cost_models.numeric import num
-from hardware.units import in_gib, significant
+from hardware.units import GIGA, MEGA, TERA, in_gib, significant
 
 if TYPE_CHECKING:
     from cost_models.layout import Layout
 
-_PARAMETER_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
+_PARAMETER_UNITS = ((TERA, "T"), (GIGA, "B"), (MEGA, "M"))
 
 
 def parameters(count: float) -> str:

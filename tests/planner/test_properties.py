@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from cost_models.layout import Layout
 from cost_models.numeric import num
 from planner.evaluate import evaluate, take, totals
 from planner.request import Resolved, make_request, resolve
 from planner.search import spaces
 from planner.space import Counts, Group
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama-3.1-8b", "cluster": "4x8xA100-80G", "global_batch": 64},

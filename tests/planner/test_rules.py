@@ -19,10 +19,10 @@ from planner.rules.rule import CHOICES, DEGREES, candidates, value, with_field
 BY_ID = {rule.id: rule for rule in RULES}
 
 
-def case(model: str = "meta-llama/Llama-3.1-70B", cluster: str = "32xA100-80G", given: dict[str, Any] | None = None, **training: Any) -> Case:
-    return Case(
-        architecture=load(model), training=Training(**training), pool=parse_cluster(cluster).pools[0], given=given or {}
-    )
+def case(
+    model: str = "meta-llama/Llama-3.1-70B", cluster: str = "32xA100-80G", given: dict[str, Any] | None = None, **training: Any
+) -> Case:
+    return Case(architecture=load(model), training=Training(**training), pool=parse_cluster(cluster).pools[0], given=given or {})
 
 
 def layout(**fields: Any) -> Layout:
@@ -54,9 +54,27 @@ EXAMPLES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("layers", {}, {"pp": 80}, {"pp": 81}, ("pp=81", "80 layers")),
     ("vpp_schedule", {}, {"vpp": 2, "schedule": "interleaved"}, {"vpp": 2}, ("vpp=2", "1f1b")),
     ("vpp_pipeline", {}, {"pp": 2, "vpp": 2}, {"vpp": 2}, ("pp > 1",)),
-    ("chunks", {}, {"pp": 16, "vpp": 5, "schedule": "interleaved"}, {"pp": 16, "vpp": 2, "schedule": "interleaved"}, ("16 × 2 = 32", "80 layers")),
-    ("chunks", {"framework": "torchtitan"}, {"pp": 16, "vpp": 5, "schedule": "interleaved"}, {"pp": 16, "vpp": 6, "schedule": "interleaved"}, ("96", "exceed")),
-    ("interleaved_micro_batches", {}, {"pp": 4, "dp": 8, "schedule": "interleaved"}, {"pp": 3, "dp": 8, "schedule": "interleaved"}, ("64 micro-batches", "pp=3")),
+    (
+        "chunks",
+        {},
+        {"pp": 16, "vpp": 5, "schedule": "interleaved"},
+        {"pp": 16, "vpp": 2, "schedule": "interleaved"},
+        ("16 × 2 = 32", "80 layers"),
+    ),
+    (
+        "chunks",
+        {"framework": "torchtitan"},
+        {"pp": 16, "vpp": 5, "schedule": "interleaved"},
+        {"pp": 16, "vpp": 6, "schedule": "interleaved"},
+        ("96", "exceed"),
+    ),
+    (
+        "interleaved_micro_batches",
+        {},
+        {"pp": 4, "dp": 8, "schedule": "interleaved"},
+        {"pp": 3, "dp": 8, "schedule": "interleaved"},
+        ("64 micro-batches", "pp=3"),
+    ),
     ("full_pipeline", {"framework": "torchtitan"}, {"pp": 4, "dp": 8}, {"pp": 4, "dp": 256}, ("2 micro-batches", "pp=4")),
     ("tied_pipeline", {"model": QWEN, "framework": "torchtitan"}, {"pp": 1}, {"pp": 2}, ("tied embeddings",)),
     ("mtp_pipeline", {"model": DEEPSEEK, "framework": "torchtitan", "mtp": True}, {"pp": 1}, {"pp": 2}, ("mtp",)),
@@ -80,19 +98,65 @@ EXAMPLES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("sequence_parallel_framework", {"framework": "fsdp"}, {}, {"sequence_parallel": True}, ("fsdp has no",)),
     ("zero_pipeline", {"framework": "deepspeed"}, {"pp": 2, "zero": 1}, {"pp": 2, "zero": 2}, ("zero=2", "ZeRO 0, 1")),
     ("shard_group", {}, {"dp": 8, "shard_group": 4}, {"dp": 8, "shard_group": 3}, ("shard_group=3", "8")),
-    ("shard_group_experts", {"model": MIXTRAL}, {"dp": 8, "ep": 2, "shard_group": 4}, {"dp": 8, "ep": 8, "shard_group": 4}, ("expert replicas",)),
+    (
+        "shard_group_experts",
+        {"model": MIXTRAL},
+        {"dp": 8, "ep": 2, "shard_group": 4},
+        {"dp": 8, "ep": 8, "shard_group": 4},
+        ("expert replicas",),
+    ),
     ("shard_group_zero", {}, {"zero": 1, "shard_group": 4}, {"zero": 0, "shard_group": 4}, ("zero=0",)),
     ("offload_zero", {"framework": "deepspeed"}, {"offload": "params", "zero": 3}, {"offload": "params", "zero": 2}, ("zero=2", "zero=3")),
-    ("offload_nvme", {"framework": "deepspeed"}, {"offload": "optimizer", "offload_target": "nvme", "zero": 3},
-     {"offload": "optimizer", "offload_target": "nvme", "zero": 2}, ("nvme", "ZeRO 3")),
-    ("offload_optimizer", {"framework": "deepspeed", "optimizer": "sgd"}, {"offload": "none"}, {"offload": "optimizer"}, ("sgd", "adamw, lion")),
-    ("offload_fraction", {"framework": "deepspeed"}, {"offload": "optimizer", "zero": 3, "offload_fraction": 0.5},
-     {"offload": "optimizer", "zero": 2, "offload_fraction": 0.5}, ("0.5",)),
+    (
+        "offload_nvme",
+        {"framework": "deepspeed"},
+        {"offload": "optimizer", "offload_target": "nvme", "zero": 3},
+        {"offload": "optimizer", "offload_target": "nvme", "zero": 2},
+        ("nvme", "ZeRO 3"),
+    ),
+    (
+        "offload_optimizer",
+        {"framework": "deepspeed", "optimizer": "sgd"},
+        {"offload": "none"},
+        {"offload": "optimizer"},
+        ("sgd", "adamw, lion"),
+    ),
+    (
+        "offload_fraction",
+        {"framework": "deepspeed"},
+        {"offload": "optimizer", "zero": 3, "offload_fraction": 0.5},
+        {"offload": "optimizer", "zero": 2, "offload_fraction": 0.5},
+        ("0.5",),
+    ),
     ("activation_offload", {}, {"activation_offload": 1}, {"activation_offload": 1, "pp": 2}, ("pp=2",)),
-    ("recompute_layers", {}, {"recompute": "full", "recompute_layers": 3}, {"recompute": "none", "recompute_layers": 3}, ("recompute_layers=3",)),
-    ("recompute_layers", {"framework": "fsdp"}, {"recompute": "full"}, {"recompute": "full", "recompute_layers": 3}, ("all layers or none",)),
-    ("recompute_modules", {}, {"recompute": "selective"}, {"recompute": "selective", "recompute_modules": ("moe_act",)}, ("moe_act", "core_attn")),
-    ("recompute_fp8", {"precision": "fp8"}, {"recompute": "selective"}, {"recompute": "selective", "recompute_modules": ("layernorm",)}, ("fp8",)),
+    (
+        "recompute_layers",
+        {},
+        {"recompute": "full", "recompute_layers": 3},
+        {"recompute": "none", "recompute_layers": 3},
+        ("recompute_layers=3",),
+    ),
+    (
+        "recompute_layers",
+        {"framework": "fsdp"},
+        {"recompute": "full"},
+        {"recompute": "full", "recompute_layers": 3},
+        ("all layers or none",),
+    ),
+    (
+        "recompute_modules",
+        {},
+        {"recompute": "selective"},
+        {"recompute": "selective", "recompute_modules": ("moe_act",)},
+        ("moe_act", "core_attn"),
+    ),
+    (
+        "recompute_fp8",
+        {"precision": "fp8"},
+        {"recompute": "selective"},
+        {"recompute": "selective", "recompute_modules": ("layernorm",)},
+        ("fp8",),
+    ),
     ("pipeline_method", {"framework": "deepspeed", "method": "lora"}, {"pp": 1}, {"pp": 2}, ("lora",)),
     ("qlora_tp", {"framework": "fsdp", "method": "qlora"}, {"tp": 1}, {"tp": 2}, ("qlora",)),
     ("inference", {"method": "inference"}, {}, {"recompute": "full"}, ("inference",)),
@@ -103,7 +167,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("zero_ranks", {}, {"zero": 1, "dp": 2}, {"zero": 1}, ("shards nothing",)),
     ("shard_group_whole", {}, {"dp": 8, "shard_group": 4}, {"dp": 8, "shard_group": 8}, ("all ranks",)),
     ("offload_target_used", {}, {"offload": "none"}, {"offload": "none", "offload_target": "nvme"}, ("nvme",)),
-]  # fmt: skip
+]
 
 # rule, a case that keeps it, a case that breaks it, what the message must name
 TASKS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
@@ -124,8 +188,12 @@ def test_ids_are_unique_and_each_rule_is_exemplified() -> None:
     assert {e[0] for e in EXAMPLES} | {t[0] for t in TASKS} == set(BY_ID)
 
 
-@pytest.mark.parametrize(("rule", "where", "good", "bad", "named"), [e for e in EXAMPLES if e[2] or e[3]], ids=lambda x: x if isinstance(x, str) else "")
-def test_layouts_keep_and_break_each_rule(rule: str, where: dict[str, Any], good: dict[str, Any], bad: dict[str, Any], named: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("rule", "where", "good", "bad", "named"), [e for e in EXAMPLES if e[2] or e[3]], ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_layouts_keep_and_break_each_rule(
+    rule: str, where: dict[str, Any], good: dict[str, Any], bad: dict[str, Any], named: tuple[str, ...]
+) -> None:
     c, law = case(**where), BY_ID[rule]
     assert law.binds(c)
     assert np.all(law.holds(c, layout(**good)))
@@ -194,7 +262,9 @@ def test_hints_keep_the_law() -> None:
             one = layout(**bad)
             for number in candidates(c, one, field):
                 good = np.all(law.holds(c, with_field(one, field, float(number))))
-                if rule in {b.rule for b in broken(c, one)} and f"{field}={number}" in next(b.message for b in broken(c, one) if b.rule == rule).split("; try ")[-1].split(" or "):
+                if rule in {b.rule for b in broken(c, one)} and f"{field}={number}" in next(
+                    b.message for b in broken(c, one) if b.rule == rule
+                ).split("; try ")[-1].split(" or "):
                     assert good
 
 

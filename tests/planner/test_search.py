@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,23 +12,31 @@ import pytest
 from cost_models.numeric import num
 from planner import scan as scan_module
 from planner.evaluate import fitting, plan, totals
-from planner.plan import SearchResult
 from planner.request import Resolved, make_request, resolve
 from planner.rules import broken
 from planner.search import frameworks, search, spaces
 from planner.space import Counts
 
+if TYPE_CHECKING:
+    from planner.plan import SearchResult
+
 REQUESTS: dict[str, dict[str, Any]] = {
     "8b on 8 small cards": {"model": "llama-3.1-8b", "cluster": "8xA100-40G", "global_batch": 32},
     "0.5b on 4 gaming cards": {"model": "Qwen/Qwen2.5-0.5B", "cluster": "4xRTX4090", "global_batch": 16},
-    "20b, fp16, eager, V100": {"model": "gpt-neox-20b", "cluster": "2x8xV100-32G", "global_batch": 32, "precision": "fp16", "attention": "eager"},
+    "20b, fp16, eager, V100": {
+        "model": "gpt-neox-20b",
+        "cluster": "2x8xV100-32G",
+        "global_batch": 32,
+        "precision": "fp16",
+        "attention": "eager",
+    },
     "lora": {"model": "llama-3.1-8b", "cluster": "4xA100-40G", "method": "lora", "global_batch": 16},
     "qlora on one card": {"model": "llama-3.1-8b", "cluster": "1xRTX4090", "method": "qlora", "global_batch": 4},
     "experts": {"model": "mistralai/Mixtral-8x7B-v0.1", "cluster": "2x8xA100-80G", "global_batch": 32},
     "fixed": {"model": "30b", "cluster": "32xA100-80G", "tp": 4, "pp": 4, "dp": 2},
     "serving": {"model": "llama-3.1-8b", "cluster": "2xA100-80G", "method": "inference"},
     "offload alone": {"model": "llama-3.1-8b", "cluster": "1xH100-80G", "offload": "optimizer"},
-}  # fmt: skip
+}
 
 
 def asked(name: str, **more: Any) -> Resolved:
@@ -76,7 +84,7 @@ def test_brute_force_finds_nothing_better(name: str) -> None:
         d = p.layout.degrees
         key = (*(float(num(getattr(d, n))) for n in ("tp", "pp", "cp", "ep", "dp")), float(p.layout.choices.zero))
         assert step(p) == best[key]
-    assert 0 < result.searched.feasible
+    assert result.searched.feasible > 0
     assert result.searched.lawful >= fits
 
 
@@ -98,7 +106,10 @@ def test_every_plan_keeps_its_laws_and_its_numbers(name: str) -> None:
         assert p.limited_by.endswith("%")
         assert p.micro_batches * float(num(p.layout.degrees.micro_batch)) * float(num(p.layout.degrees.dp)) == p.training.global_batch
     assert [step(p) for p in result.plans] == sorted(step(p) for p in result.plans)
-    keys = {(p.layout.degrees.tp, p.layout.degrees.pp, p.layout.degrees.cp, p.layout.degrees.ep, p.layout.degrees.dp, p.layout.choices.zero) for p in result.plans}
+    keys = {
+        (p.layout.degrees.tp, p.layout.degrees.pp, p.layout.degrees.cp, p.layout.degrees.ep, p.layout.degrees.dp, p.layout.choices.zero)
+        for p in result.plans
+    }
     assert len(keys) == len(result.plans)
 
 
@@ -128,11 +139,17 @@ def test_same_request_same_answer() -> None:
     first = summary(search(asked("experts"), remedies=False))
     assert summary(search(asked("experts"), remedies=False)) == first
     code = (
-        "from tests_search import *" if False else
-        "import importlib.util, sys; spec = importlib.util.spec_from_file_location('t', sys.argv[1]); t = importlib.util.module_from_spec(spec);"
+        "import importlib.util, sys; spec = importlib.util.spec_from_file_location('t', sys.argv[1]);"
+        " t = importlib.util.module_from_spec(spec);"
         " spec.loader.exec_module(t); print(t.summary(t.search(t.asked('experts'), remedies=False)), end='')"
     )
-    run = subprocess.run([sys.executable, "-c", code, __file__], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7", "PYTHONPATH": ":".join(sys.path)})
+    run = subprocess.run(
+        [sys.executable, "-c", code, __file__],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": ":".join(sys.path)},
+    )
     assert run.stdout == first
 
 
@@ -148,7 +165,15 @@ def test_nothing_fits_and_what_would() -> None:
     assert miss.bucket in ("optimizer", "weights", "gradients")
     assert 0 < miss.bucket_bytes <= float(num(miss.plan.cost.memory.peak_device_bytes))
     words = " | ".join(r.flags for r in result.remedies)
-    for flag in ("--offload optimizer", "--method lora", "--method qlora", "--regime pure-bf16", "--optimizer adam8bit", "2xH100", "--cluster 1x"):
+    for flag in (
+        "--offload optimizer",
+        "--method lora",
+        "--method qlora",
+        "--regime pure-bf16",
+        "--optimizer adam8bit",
+        "2xH100",
+        "--cluster 1x",
+    ):
         assert flag in words
     for remedy in result.remedies:
         assert remedy.plan.fits
@@ -200,7 +225,9 @@ def test_pools_are_planned_one_at_a_time() -> None:
     result = search(resolved, remedies=False)
     assert {p.pool.count for p in result.plans} <= {8, 4}
     assert any("one at a time" in note for note in result.notes)
-    alone = search(resolve(make_request({"model": "7b", "cluster": "8xA100-80G", "global_batch": resolved.training.global_batch})), remedies=False)
+    alone = search(
+        resolve(make_request({"model": "7b", "cluster": "8xA100-80G", "global_batch": resolved.training.global_batch})), remedies=False
+    )
     assert step(result.plans[0]) == step(alone.plans[0])
 
 

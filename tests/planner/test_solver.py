@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.solver.chain import MAX_VALUE, Chain, Option, ScaleError, Solution, longest, quantum_for, solve
+from planner.solver.chain import MAX_VALUE, Chain, Option, ScaleError, Solution, longest, quantum_for
+from planner.solver.solve import solve
 
 
 def exhaustive(chain: Chain) -> tuple[float, tuple[int, ...]] | None:
@@ -106,7 +107,9 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
 
 def test_fractions_of_weights_stay_whole() -> None:
     thirds = Chain(
-        stages=((Option(start=0, layers=1, seconds=0.3),), (Option(start=1, layers=1, seconds=0.6),)), layers=2, paths=((1 / 3, 4.0), (4.0, 1 / 3))
+        stages=((Option(start=0, layers=1, seconds=0.3),), (Option(start=1, layers=1, seconds=0.6),)),
+        layers=2,
+        paths=((1 / 3, 4.0), (4.0, 1 / 3)),
     )
     found = solve(thirds)
     assert found is not None

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from cost_models.layout import Choices, Degrees, Layout
-from planner.case import Case
 from planner.request import make_request, resolve
 from planner.rules import binding
 from planner.space import Counts, Group, candidates, groups
+
+if TYPE_CHECKING:
+    from planner.case import Case
 
 SMALL: list[dict[str, Any]] = [
     {"model": "Qwen/Qwen2.5-0.5B", "cluster": "4xA100-80G", "global_batch": 4, "framework": "megatron"},
     {"model": "Qwen/Qwen2.5-0.5B", "cluster": "4xA100-80G", "global_batch": 4, "framework": "deepspeed"},
     {"model": "llama-3.1-8b", "cluster": "2x2xA100-80G", "global_batch": 4, "framework": "torchtitan", "tp": 1, "vpp": 1},
-    {"model": "mistralai/Mixtral-8x7B-v0.1", "cluster": "4xA100-80G", "global_batch": 2, "framework": "megatron", "recompute": "full", "zero": 1},
+    {
+        "model": "mistralai/Mixtral-8x7B-v0.1",
+        "cluster": "4xA100-80G",
+        "global_batch": 2,
+        "framework": "megatron",
+        "recompute": "full",
+        "zero": 1,
+    },
     {"model": "llama-3.1-8b", "cluster": "4xA100-80G", "global_batch": 4, "framework": "fsdp", "offload": "none"},
-]  # fmt: skip
+]
 
 
 def case_of(request: dict[str, Any]) -> Case:
@@ -38,9 +47,7 @@ def name(layout: Layout) -> tuple[Any, ...]:
 
 
 def rows(found: list[Group]) -> list[tuple[Any, ...]]:
-    return [
-        name(g.layouts(v).row(i)) for g in found for v in range(len(g.variants)) for i in np.flatnonzero(g.lawful[v])
-    ]
+    return [name(g.layouts(v).row(i)) for g in found for v in range(len(g.variants)) for i in np.flatnonzero(g.lawful[v])]
 
 
 @pytest.mark.parametrize("request_", SMALL, ids=lambda r: f"{r['framework']} {r['model']}")

@@ -22,7 +22,7 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 
 
 def seconds(line: Line) -> Num:
-    """Bubble (p / 2 - 1)(F&B + B - 3 W), never negative. F&B = forward and backward run together, taken as their sum; B = input gradients."""
+    """Bubble (p / 2 - 1)(F&B + B - 3 W), never negative. F&B = forward and backward together, as their sum; B = input gradients."""
     stage = line.forward + line.backward
     inputs = line.backward - line.weight
     bubble = np.maximum(line.pp / 2.0 - 1.0, 0.0) * np.maximum(stage + inputs - 3.0 * line.weight, 0.0)

@@ -22,16 +22,19 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
     return np.minimum(chunks, num(micro_batches) * vpp) / vpp
 
 
-def layer_passes(stage: Num, layers: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
+def layer_passes(stage: Num, layers: Num, pp: Num, vpp: Num, micro_batches: Num, group: float | None = None) -> Num:
     """Return layers × micro-batches in flight of a stage of `layers`, spread over its chunks with the larger ones first.
 
-    The chunks run in groups of p micro-batches each, chunk by chunk, so that early chunks hold more than late ones at the peak.
+    The chunks run in groups of p micro-batches each (`group`: of another size), chunk by chunk, so that early chunks hold more
+    than late ones at the peak.
     """
-    n = in_flight(stage, pp, vpp, micro_batches) * vpp
+    size = num(pp) if group is None else num(group)
+    chunks = 2.0 * (num(pp) - stage - 1.0) + (num(vpp) - 1.0) * size + 1.0
+    n = np.minimum(chunks, num(micro_batches) * vpp)
     each = np.floor(layers / num(vpp))
     larger = layers - each * vpp
-    rounds = np.floor(n / (num(pp) * vpp))
-    return each * n + rounds * pp * larger + np.minimum(n - rounds * pp * vpp, larger * pp)
+    rounds = np.floor(n / (size * vpp))
+    return each * n + rounds * size * larger + np.minimum(n - rounds * size * vpp, larger * size)
 
 
 def seconds(line: Line) -> Num:

@@ -22,20 +22,18 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 
 
 def seconds(line: Line) -> Num:
-    """Longest of the paths that run one micro-batch down and up the pipeline and spend the rest at one stage j.
+    """Longest of the paths that spend their steady part at one stage j, with w stages behind it, and go through the others once.
 
-    m >= p: sum T + (m - 1) T_j + sum over stages after j of (T_s - T_j), for stage j alternates with the stages behind it in steady state.
-    Exact for equal stages and where the slowest stage is the last; else a lower bound, below the event simulation by less than one warm-up
-    of the difference between the stages. Fewer micro-batches than stages behind j: those that exist.
+    With m > w micro-batches: T_j rules from its first pass to its last, less what the way to the last stage and back replaces at the
+    start, at the end, or at both. Exact for equal stages and for two stages; else a lower bound: the event simulation of random stages
+    whose times differ up to fourfold lies at most some percent above (tests).
     """
     stage = line.forward + line.backward
     total = line.forward_sum + line.backward_sum
-    m = line.micro_batches
-    steady = np.maximum(m - 1.0 - line.behind, 0.0) * stage + line.after
-    path = np.where(m - 1.0 >= line.behind, steady, _short(line, stage))
+    more, w = line.micro_batches - 1.0, line.behind
+    both = (more - w) * stage + line.after
+    one = more * stage - w * np.minimum(line.forward, line.backward)
+    none = more * stage - line.after
+    short = more * np.maximum(line.forward, line.backward)
+    path = np.where(more >= w, np.maximum(np.maximum(both, one), none), np.maximum(short, none))
     return num(np.max(total + path, axis=-1))
-
-
-def _short(line: Line, stage: Num) -> Num:
-    """Fewer micro-batches than the warm-up holds: the stage runs the others' forwards or backwards while it waits."""
-    return (line.micro_batches - 1.0) * np.maximum(line.forward, line.backward)

@@ -26,4 +26,5 @@ def seconds(line: Line) -> Num:
     stage = line.forward + line.backward
     total = line.forward_sum + line.backward_sum
     bubble = np.maximum(total - stage - 2.0 * (line.weight_sum - line.weight), 0.0)
-    return num(np.max(line.micro_batches * stage + bubble, axis=-1))
+    through = total - line.weight_sum + (line.micro_batches - 1.0) * (stage - line.weight) + line.weight
+    return num(np.max(np.maximum(line.micro_batches * stage + bubble, through), axis=-1))

@@ -22,7 +22,7 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 
 
 def seconds(line: Line) -> Num:
-    """No bubble where F = B = W; else each of the p - 1 steps of the fill leaves the difference of the longest and shortest, of half a stage."""
+    """No bubble where F = B = W; else each of the p - 1 steps of the fill leaves the longest less the shortest of half a stage."""
     stage = line.forward + line.backward
     inputs = line.backward - line.weight
     longest = np.maximum(np.maximum(line.forward, inputs), line.weight)

@@ -1,0 +1,105 @@
+"""Collectives: placement of groups, tiers of the network, and the published measurements that the constants were fitted on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.op import Collective
+from cost_models.throughput.collectives import Group, collective_seconds, dispatch_seconds, fabric, network_assumed, place, send_seconds
+from hardware.cluster import parse_cluster
+from hardware.spec import Pool
+
+MIB = 2.0**20
+
+
+def pool(text: str) -> Pool:
+    return parse_cluster(text).pools[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "together", "nodes"), [(8, 1, 8, 1), (4, 2, 4, 1), (8, 2, 4, 2), (16, 8, 1, 16), (2, 4, 2, 1), (12, 1, 8, 2), (1, 8, 1, 1)]
+)
+def test_members_of_a_server(size: int, stride: int, together: int, nodes: int) -> None:
+    placed = place(fabric(pool("64xA100-80G")), Group(size=float(size), stride=float(stride)))
+    assert (float(placed.together), float(placed.nodes)) == (together, nodes)
+
+
+def test_a_rack_is_one_domain() -> None:
+    placed = place(fabric(pool("144xGB200")), Group(size=64.0, stride=1.0))
+    assert float(placed.nodes) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_a_group_of_one_takes_no_time(kind: Collective) -> None:
+    assert float(collective_seconds(place(fabric(pool("16xH100-80G")), Group(size=1.0, stride=1.0)), kind, 1e9)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "size", "bus_bytes_per_second"),
+    [
+        ("8xA100-80G", "all_gather", 8, 205e9),
+        ("8xA100-80G", "all_gather", 2, 150e9),
+        ("8xA100-80G", "all_reduce", 8, 222e9),
+        ("8xH100-80G", "all_gather", 8, 335e9),
+        ("8xH100-80G", "all_reduce", 8, 445e9),
+        ("8xH100-80G", "all_reduce", 2, 318e9),
+        ("8xH100-80G", "all_to_all", 8, 315e9),
+        ("8xB200", "reduce_scatter", 8, 613e9),
+        ("8xB200", "all_reduce", 8, 704e9),
+    ],
+)
+def test_bus_rates_of_512_mib(gpus: str, kind: Collective, size: int, bus_bytes_per_second: float) -> None:
+    """Published NCCL tests of one server (hardware notes, section 4); training runs get a little less, hence the wide side below."""
+    t = float(collective_seconds(place(fabric(pool(gpus)), Group(size=float(size), stride=1.0)), kind, 512 * MIB))
+    factor = (size - 1) / size * (2 if kind == "all_reduce" else 1)
+    assert 0.75 <= 512 * MIB * factor / t / bus_bytes_per_second <= 1.2
+
+
+def test_network_of_a_ring_over_two_servers() -> None:
+    """p5.48xlarge, 2 servers, 16 GiB all-reduce: 487 GB/s bus rate alone on the network."""
+    t = float(collective_seconds(place(fabric(pool("16xp5.48xlarge")), Group(size=16.0, stride=1.0)), "all_reduce", 16 * 2.0**30))
+    assert 0.6 <= 16 * 2.0**30 * 2 * 15 / 16 / t / 487e9 <= 1.1
+
+
+def test_groups_that_cross_servers_are_slower_and_share_their_nics() -> None:
+    f = fabric(pool("64xA100-80G"))
+    inside = collective_seconds(place(f, Group(size=8.0, stride=1.0)), "all_gather", 1e9)
+    wide = collective_seconds(place(f, Group(size=8.0, stride=8.0)), "all_gather", 1e9)
+    pairs = collective_seconds(place(f, Group(size=8.0, stride=2.0)), "all_gather", 1e9)
+    assert float(inside) < float(pairs) < float(wide)
+
+
+def test_times_grow_with_size_and_message() -> None:
+    f = fabric(pool("1024xH100-80G"))
+    sizes = np.array([[2.0], [4.0], [8.0], [16.0], [64.0], [512.0]])
+    for kind in ("all_gather", "reduce_scatter"):
+        t = np.asarray(collective_seconds(place(f, Group(size=sizes, stride=1.0)), kind, 1e8))[:, 0]  # type: ignore[arg-type]
+        assert np.all(np.diff(t[3:]) > 0)
+        more = np.asarray(collective_seconds(place(f, Group(size=sizes, stride=1.0)), kind, 2e8))[:, 0]  # type: ignore[arg-type]
+        assert np.all(more > t)
+
+
+def test_expert_exchange_sends_a_token_once_to_a_server() -> None:
+    f = fabric(pool("64xH100-80G"))
+    placed = place(f, Group(size=32.0, stride=1.0))
+    plain = float(collective_seconds(placed, "all_to_all", 1e8))
+    assert float(dispatch_seconds(placed, 1e8, 8.0)) < plain
+    assert float(dispatch_seconds(placed, 1e8, 1.0)) == pytest.approx(plain)
+    inside = place(f, Group(size=8.0, stride=1.0))
+    assert float(dispatch_seconds(inside, 1e8, 8.0)) == pytest.approx(float(collective_seconds(inside, "all_to_all", 1e8)))
+
+
+def test_sends_leave_the_server_only_where_the_chain_does() -> None:
+    f = fabric(pool("64xA100-80G"))
+    assert float(send_seconds(f, 8.0, 1e8)) < float(send_seconds(f, 16.0, 1e8))
+
+
+def test_an_unknown_network_is_named() -> None:
+    known = pool("16xA100-80G")
+    assert network_assumed(known) is None
+    unknown = known.model_copy(update={"inter_node_bytes_per_second": None})
+    assert "100 Gb/s" in str(network_assumed(unknown))
+    assert network_assumed(unknown.model_copy(update={"count": 8})) is None
+    slow = float(collective_seconds(place(fabric(unknown), Group(size=16.0, stride=1.0)), "all_gather", 1e9))
+    assert slow == pytest.approx(1e9 * 8 / 16 / (12.5e9 * 0.78), rel=0.2)
