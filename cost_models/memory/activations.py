@@ -95,91 +95,114 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
 
     Source: saved tensors of the implementation; micro-batches in flight of the schedule. Assumes: layers of one kind keep the same.
     """
-    d, c = layout.degrees, layout.choices
-    flight = schedule(c.schedule).in_flight(stages.index, d.pp, d.vpp, micro_batches(layout, training.global_batch))
-    if c.schedule == "interleaved":
-        group = training.extra.get("microbatch_group")
-        passes = interleaved.layer_passes(
-            stages.index, stages.layers, d.pp, d.vpp, micro_batches(layout, training.global_batch), None if group is None else float(group)
-        )
-        flight = passes / np.maximum(stages.layers, 1.0)
-    kinds = [layer_bytes(rows, training, c) for _, rows in ops.kinds]
+    flight = _in_flight(training, layout, stages)
+    totals = _per_stage([layer_bytes(rows, training, layout.choices) for _, rows in ops.kinds], stages)
+    gone = _offloaded_part(layout, stages, flight)
+    kept = _kept(training, stack, layout.choices, ops, stages, totals, flight, 1.0 - gone)
+    live = Term(
+        name="activations.live_layer",
+        value=_recomputed(layout.choices, stages, totals) + _temporary(ops) + 0.0 * stages.layers,
+        source="one layer run again, and the gradients inside one layer",
+    )
+    saved, copies, outputs = _logits(training, stack, layout.choices, ops, stages, flight)
+    other = np.maximum(flight - 1.0, 0.0) / np.maximum(flight, 1e-9)
+    return Activations(
+        kept=kept,
+        ending=tuple(Term(name=t.name, value=t.value * other, source=t.source, formula=t.formula) for t in kept),
+        live=live,
+        stream=ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes,
+        kept_logits=saved,
+        loss=copies,
+        outputs=outputs,
+        offloaded=add(t.value for t in kept) / np.maximum(1.0 - gone, 1e-9) * gone,
+    )
+
+
+def _in_flight(training: Training, layout: Layout, stages: Stages) -> Num:
+    """Micro-batches whose activations of the whole stage are alive at its peak."""
+    d, batches = layout.degrees, micro_batches(layout, training.global_batch)
+    if layout.choices.schedule != "interleaved":
+        return schedule(layout.choices.schedule).in_flight(stages.index, d.pp, d.vpp, batches)
+    named = training.extra.get("microbatch_group")
+    group = None if named is None else float(named)
+    passes = interleaved.layer_passes(stages.index, stages.layers, d.pp, d.vpp, batches, group)
+    return passes / np.maximum(stages.layers, 1.0)
+
+
+def _offloaded_part(layout: Layout, stages: Stages, flight: Num) -> Num:
+    """Part of the kept activations that is on the host: the chosen part of all but what computes and what is being fetched."""
+    d = layout.degrees
     passes = flight * np.maximum(stages.layers, 1.0)
     resident = np.where(num(d.pp) > 1.0, OFFLOAD_RESIDENT * stages.layers / num(d.vpp), OFFLOAD_RESIDENT)
-    gone = num(d.activation_offload) * np.maximum(passes - resident, 0.0) / passes
-    remaining = 1.0 - gone
-    attention, feed_forward, biggest, live_whole = _per_stage(kinds, stages)
-    first = kinds[0].first_free * stages.first_layer
+    return num(d.activation_offload) * np.maximum(passes - resident, 0.0) / passes
+
+
+def _kept(
+    training: Training, stack: Stack, choices: Choices, ops: ModelOps, stages: Stages, totals: StageBytes, flight: Num, remaining: Num
+) -> tuple[Term, ...]:
+    """Terms alive at the end of forward: layer inputs, first layer's rebate, attention, feed-forward, both ends of the model."""
     source = f"saved tensors of the {stack.implementation} implementation × layers × micro-batches in flight"
     kept: list[Term] = []
-    recomputed: Num = 0.0
-    if c.recompute == "full":
-        whole = np.maximum(stages.layers, 1.0)
-        part = stages.recomputed / whole
-        stream = stream_bytes(training, ops.dims.act_bytes)
-        inputs = stages.recomputed * (ops.dims.sp_tokens * ops.dims.hidden * stream)
-        rest = flight * (1.0 - part) * remaining
-        kept.append(
-            Term(
-                name="activations.layer_inputs",
-                value=inputs * flight * remaining,
-                source="layer inputs under full recompute",
-                formula="s b h × 2 × recomputed layers × in flight",
-            )
-        )
-        recomputed = np.where(stages.recomputed > 0.0, biggest, 0.0)
-    else:
-        rest = flight * remaining
-        if c.recompute == "selective":
-            recomputed = live_whole
-        if np.any(num(first)):
-            kept.append(
-                Term(name="activations.first_layer", value=-1.0 * first * flight, source="a frozen embedding's output needs no gradient")
-            )
-    kept.append(Term(name="activations.attention", value=attention * rest, source=source, formula="saved × layers × in flight"))
-    kept.append(Term(name="activations.feed_forward", value=feed_forward * rest, source=source, formula="saved × layers × in flight"))
+    rest = flight * remaining
+    if choices.recompute == "full":
+        inputs = stages.recomputed * (ops.dims.sp_tokens * ops.dims.hidden * stream_bytes(training, ops.dims.act_bytes))
+        text = "s b h × bytes × recomputed layers × in flight"
+        kept.append(Term(name="activations.layer_inputs", value=inputs * rest, source="layer inputs under full recompute", formula=text))
+        rest = flight * (1.0 - stages.recomputed / np.maximum(stages.layers, 1.0)) * remaining
+    elif np.any(num(totals.first_free)):
+        text = "a frozen embedding's output needs no gradient"
+        kept.append(Term(name="activations.first_layer", value=-1.0 * totals.first_free * rest, source=text))
+    for name, value in (("attention", totals.attention), ("feed_forward", totals.feed_forward)):
+        kept.append(Term(name=f"activations.{name}", value=value * rest, source=source, formula="saved × layers × in flight"))
     ends = add(s.bytes for op in ops.embedding for s in op.saved) * stages.embedding * flight
     tail = add(s.bytes for op in ops.head[:-1] for s in op.saved) * stages.head
     if ops.mtp:
         tail = tail + add(s.bytes for op in ops.mtp if op.kind != "loss" for s in op.saved) * stages.head
-    kept.append(
-        Term(name="activations.ends", value=ends + tail, source=source, formula="embedding × in flight + final norm and head input")
-    )
-    logits, extra, outputs = _logits(training, stack, c, ops, stages, flight)
-    temporary = _temporary(ops)
-    live = Term(
-        name="activations.live_layer",
-        value=recomputed + temporary + 0.0 * stages.layers,
-        source="one layer run again, and the gradients inside one layer",
-    )
-    other = np.maximum(flight - 1.0, 0.0) / np.maximum(flight, 1e-9)
-    ending = tuple(Term(name=t.name, value=t.value * other, source=t.source, formula=t.formula) for t in kept)
-    whole_saved = add(t.value for t in kept) / np.maximum(remaining, 1e-9) * gone
-    return Activations(
-        kept=tuple(kept),
-        ending=ending,
-        live=live,
-        stream=ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes,
-        kept_logits=logits,
-        loss=extra,
-        outputs=outputs,
-        offloaded=whole_saved,
-    )
+    text = "embedding × in flight + final norm and head input"
+    kept.append(Term(name="activations.ends", value=ends + tail, source=source, formula=text))
+    return tuple(kept)
 
 
-def _per_stage(kinds: list[LayerBytes], stages: Stages) -> tuple[Num, Num, Num, Num]:
-    """Return kept attention bytes, kept feed-forward bytes (all layers of the stage), the largest layer, the largest dropped part."""
+def _recomputed(choices: Choices, stages: Stages, totals: StageBytes) -> Num:
+    """What one layer holds while it is run again."""
+    if choices.recompute == "full":
+        return np.where(stages.recomputed > 0.0, totals.largest_layer, 0.0)
+    return totals.largest_dropped if choices.recompute == "selective" else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageBytes:
+    """Saved bytes of one micro-batch on every evaluated stage."""
+
+    attention: Num
+    """All layers, after selective recompute."""
+    feed_forward: Num
+    largest_layer: Num
+    """Nothing dropped."""
+    largest_dropped: Num
+    """What selective recompute drops of one layer."""
+    first_free: Num
+
+
+def _per_stage(kinds: list[LayerBytes], stages: Stages) -> StageBytes:
+    """Multiply the bytes of one layer of each kind with the layers of each stage."""
     attention: Num = 0.0
     feed_forward: Num = 0.0
-    biggest: Num = 0.0
+    largest: Num = 0.0
     dropped: Num = 0.0
     for kind, count in zip(kinds, stages.kind_layers, strict=True):
         attention = attention + kind.attention * count
         feed_forward = feed_forward + kind.feed_forward * count
         present = np.where(count > 0.0, 1.0, 0.0)
-        biggest = np.maximum(biggest, kind.whole * present)
+        largest = np.maximum(largest, kind.whole * present)
         dropped = np.maximum(dropped, (kind.whole - kind.kept) * present)
-    return attention, feed_forward, biggest, dropped
+    return StageBytes(
+        attention=attention,
+        feed_forward=feed_forward,
+        largest_layer=largest,
+        largest_dropped=dropped,
+        first_free=kinds[0].first_free * stages.first_layer,
+    )
 
 
 def _temporary(ops: ModelOps) -> Num:

@@ -26,9 +26,9 @@ DUMMY_GRADIENTS_SINCE = "2025-05"
 """Release of Transformer Engine 2.3."""
 DEEPSPEED_BUCKET = 5e8
 """Elements of reduce and all-gather buckets (DeepSpeed runtime/zero/config.py)."""
-DEEPSPEED_SUB_GROUP = 1e9
+DEEPSPEED_SUB_GROUP = 2.0 * DEEPSPEED_BUCKET
 """Elements that ZeRO-3 updates at a time (sub_group_size)."""
-DEEPSPEED_LIVE = 1e9
+DEEPSPEED_LIVE = 2.0 * DEEPSPEED_BUCKET
 """Elements that ZeRO-3 keeps gathered for reuse (max_live_parameters, max_reuse_distance)."""
 FSDP_SOURCE = "PyTorch FSDP: the unit that computes and the one prefetched; gradients of a unit before and inside the reduce-scatter"
 DS_SOURCE = "DeepSpeed runtime/zero/config.py (bucket sizes in elements), stage_1_and_2.py, stage3.py"

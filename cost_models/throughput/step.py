@@ -25,6 +25,7 @@ from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
+    from cost_models.blocks.dims import Dims
     from cost_models.stages import Stages
     from cost_models.training import Training
     from hardware.spec import Pool
@@ -50,6 +51,8 @@ def step_time(architecture: Architecture, training: Training, layout: Layout, po
         forward, backward, weight = _passes(p, training)
     message = ops.dims.tokens / ops.dims.tp * (ops.dims.hidden * ops.dims.act_bytes)
     ledger = _ledger(training, layout, pool, held, p, (stack, r, f, groups), (forward, backward, weight), m, message)
+    if training.method == "inference":
+        ledger = ledger + Ledger("s", (_decode(architecture, training, p, r, ops.dims),))
     step = ledger.exposed
     tokens = float(training.global_batch) * training.seq
     model, hardware = _flop(architecture, training, p, forward, backward, tokens)
@@ -166,6 +169,23 @@ def _ledger(
         terms += step_terms(sync, update(layout, pool, groups, regime, r, params), layout)
     terms += _host_terms(Ledger("s", tuple(terms)), stack, pool)
     return Ledger("s", tuple(terms))
+
+
+def _decode(architecture: Architecture, training: Training, p: Parts, r: Rates, d: Dims) -> Term:
+    """One further token of every sample of a micro-batch: weights and KV cache are read once through all stages. Simple: HBM bytes alone."""
+    copies = 1.0 if architecture.moe is None else np.minimum(1.0, d.batch * architecture.moe.topk / architecture.moe.num_experts)
+    weights = (p.whole(lambda u: u.dense) - d.vocab * d.hidden + copies * p.whole(lambda u: u.expert)) * (training.weight_bits / 8.0)
+    width = d.kv_heads * (d.qk_dim + d.v_dim)
+    if architecture.mla is not None:
+        width = float(architecture.mla.kv_lora_rank + architecture.mla.qk_rope_head_dim)
+    cache = d.batch * d.full_seq * architecture.layers * width * (training.kv_bits / 8.0)
+    return Term(
+        name="decode.step",
+        value=flat((weights + cache) / r.hbm_bytes_per_second),
+        exposed=flat(0.0 * d.batch),
+        source="roofline: batch-one decoding is bound by HBM; constants: hardware/measured",
+        formula="(weights used + KV cache) / HBM rate; beside the sum",
+    )
 
 
 def _send(layout: Layout, f: Fabric, message_bytes: Num) -> Num:

@@ -80,10 +80,25 @@ def test_a_batch_equals_its_rows(rows: list[tuple[int, int, int]]) -> None:
     many = stages(architecture, batch)
     for i in range(len(rows)):
         one = stages(architecture, batch.row(i))
-        assert np.array_equal(many.index[i], one.index)
+        # a row with fewer decisive stages than another of its batch repeats its second
+        assert set(many.index[i]) == set(one.index)
+        at = [list(one.index).index(position) for position in many.index[i]]
         for a, b in zip(many.kind_layers, one.kind_layers, strict=True):
-            assert np.array_equal(a[i], b)
-        assert np.array_equal(many.recomputed[i], one.recomputed)
+            assert np.array_equal(a[i], b[at])
+        assert np.array_equal(many.recomputed[i], one.recomputed[at])
+
+
+@given(shapes)
+def test_no_stage_outweighs_the_decisive_ones(shape: tuple[int, int, int]) -> None:
+    """For every kind and every stage but the first, a decisive stage at or before it (or the last) holds as many layers of the kind."""
+    layers, pp, vpp = shape
+    architecture = model(layers, first_k_dense=3, layer_freq=2, every=6)
+    layout = Layout(degrees=Degrees(pp=float(pp), vpp=float(vpp)), choices=Choices())
+    some, every = stages(architecture, layout), stages(architecture, layout, every=True)
+    for few, all_ in zip(some.kind_layers, every.kind_layers, strict=True):
+        for stage in range(1, pp - 1):
+            before = [n for position, n in zip(some.index, few, strict=True) if 1 <= position <= stage]
+            assert max(before) >= all_[stage]
 
 
 @given(shapes)

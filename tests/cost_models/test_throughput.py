@@ -1,0 +1,266 @@
+"""Step time: kernels against published timings, exact ledgers, batches equal to single layouts, and directions of every axis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.architecture import Architecture
+from cost_models.catalog import load
+from cost_models.layout import Choices, Degrees, Layout
+from cost_models.op import AttentionCore
+from cost_models.result import TimeCost
+from cost_models.stages import stages
+from cost_models.throughput.roofline import Rates, attention_seconds, gemm_seconds, rates
+from cost_models.throughput.software import Software, software
+from cost_models.throughput.step import step_time
+from cost_models.training import Training
+from cost_models.transformer import count_parameters, model_ops
+from hardware.calibration import calibration, names, value
+from hardware.catalog import gpu_names, load_gpu
+from hardware.cluster import parse_cluster
+
+LLAMA = "llama-3.1-8b"
+
+
+def timed(
+    cluster: str = "32xA100-80G",
+    model: str | Architecture = LLAMA,
+    choices: Choices | None = None,
+    *,
+    every: bool = False,
+    degrees: dict[str, Any] | None = None,
+    **training: Any,
+) -> TimeCost:
+    architecture = load(model) if isinstance(model, str) else model
+    task = Training(**{"seq": 2048, "global_batch": 512, **training})
+    layout = Layout(degrees=Degrees(**(degrees or {"tp": 2.0, "pp": 2.0, "dp": 8.0})), choices=choices or Choices())
+    pool = parse_cluster(cluster).pools[0]
+    return step_time(architecture, task, layout, pool, model_ops(architecture, task, layout), stages(architecture, layout, every=every))
+
+
+def kernels(gpu: str, **training: Any) -> tuple[Rates, Software]:
+    card = load_gpu(gpu)
+    task = Training(**training)
+    stack = software(task, Choices(), card)
+    return rates(task, stack, card), stack
+
+
+def term(cost: TimeCost, name: str) -> float:
+    return sum(float(np.asarray(t.value)) for t in cost.ledger.terms if t.name.startswith(name))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shape", "flop_per_second"),
+    [
+        ("a100-sxm-80g", (4096, 4096, 4096), 250e12),
+        ("a100-sxm-80g", (8192, 8192, 8192), 256e12),
+        ("a100-sxm-80g", (1024, 1024, 1024), 119e12),
+        ("h100-sxm-80g", (8192, 8192, 8192), 760e12),
+        ("b200-sxm", (16384, 8192, 8192), 1500e12),
+    ],
+)
+def test_gemm_rates_of_published_shapes(gpu: str, shape: tuple[int, int, int], flop_per_second: float) -> None:
+    """Hardware notes, section 1; training runs throttle a little below short benchmarks, hence the wide lower side."""
+    m, n, k = (float(x) for x in shape)
+    r, _ = kernels(gpu)
+    rate = 2 * m * n * k / float(gemm_seconds(r, r.wide_flop_per_second, m, n, k))
+    assert 0.8 <= rate / flop_per_second <= 1.15
+
+
+def test_gemm_pays_for_partial_tiles_and_waves() -> None:
+    r, _ = kernels("a100-sxm-80g")
+
+    def per_row(m: float) -> float:
+        return float(gemm_seconds(r, r.wide_flop_per_second, m, 4096.0, 4096.0)) / m
+
+    assert per_row(128.0) > per_row(3457.0) > per_row(3456.0)
+    skinny = float(gemm_seconds(r, r.wide_flop_per_second, 8192.0, 16.0, 4096.0))
+    assert skinny > 8192 * 4096 * 2 / r.hbm_bytes_per_second
+    assert float(gemm_seconds(r, r.wide_flop_per_second, 1.0, 1.0, 1.0)) >= r.launch_seconds
+
+
+@pytest.mark.parametrize(("gpu", "kernel", "low", "high"), [("a100-sxm-80g", "flash2", 150e12, 200e12), ("h100-sxm-80g", "flash2", 200e12, 400e12)])
+def test_flash_attention_rates(gpu: str, kernel: str, low: float, high: float) -> None:
+    """FlashAttention-2, causal, head size 128, 16K tokens, forward and backward: 189 TFLOP/s on A100, up to 328 on H100."""
+    r, stack = kernels(gpu, extra={"attention_backend": kernel})
+    core = AttentionCore(batch=1.0, heads=16.0, q_len=16384.0, kv_len=16384.0, qk_dim=128.0, v_dim=128.0)
+    forward, backward = attention_seconds(r, stack, core, act_bytes=2.0)
+    assert low <= 3.5 * 2 * 16 * 16384.0**2 * 128 / (float(forward) + float(backward)) <= high
+
+
+def test_attention_kernels_are_ordered() -> None:
+    core = AttentionCore(batch=1.0, heads=32.0, q_len=4096.0, kv_len=4096.0, qk_dim=128.0, v_dim=128.0)
+    times = []
+    for kernel in ("flash3", "flash2", "triton", "eager"):
+        r, stack = kernels("h100-sxm-80g", extra={"attention_backend": kernel})
+        times.append(sum(float(x) for x in attention_seconds(r, stack, core, act_bytes=2.0)))
+    assert times == sorted(times)
+    windowed = attention_seconds(r, replace(stack, attention="flash2"), replace(core, causal_fraction=0.1), act_bytes=2.0)
+    assert float(windowed[0]) < times[1]
+
+
+FAMILIES = [
+    {},
+    {"choices": Choices(zero=3, sequence_parallel=False)},
+    {"choices": Choices(zero=2, offload="optimizer")},
+    {"choices": Choices(recompute="full", schedule="interleaved")},
+    {"choices": Choices(recompute="selective", recompute_modules=("core_attn", "mlp"), schedule="zb-h1")},
+    {"choices": Choices(schedule="dualpipe", offload="optimizer+params", zero=3, offload_target="nvme")},
+    {"method": "lora"},
+    {"method": "qlora", "framework": "hf"},
+    {"method": "inference"},
+    {"precision": "fp8", "cluster": "32xH100-80G"},
+    {"framework": "deepspeed", "attention": "eager"},
+    {"model": "mixtral-8x7b", "choices": Choices(schedule="gpipe")},
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_exposed_terms_sum_to_the_step(family: dict[str, Any]) -> None:
+    cost = timed(**family)
+    total = 0.0
+    for t in cost.ledger.terms:
+        total = total + float(np.asarray(t.value if t.exposed is None else t.exposed))
+        assert t.formula and t.source
+        assert float(np.asarray(t.value)) >= -1e-9, t.name
+        if t.exposed is not None and not t.name.startswith("zero"):
+            assert float(np.asarray(t.exposed)) <= float(np.asarray(t.value)) * (1 + 1e-9) + 1e-9, t.name
+    assert total == float(np.asarray(cost.step_seconds)) > 0
+    assert 0 < float(np.asarray(cost.mfu)) < 1
+
+
+def column(values: list[float]) -> Any:
+    return np.asarray(values, dtype=np.float64)[:, None]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_a_batch_equals_its_layouts_bit_for_bit(family: dict[str, Any]) -> None:
+    rows = [
+        dict(tp=tp, pp=pp, dp=32 / tp / pp, micro_batch=mb, cp=1.0, ep=ep, vpp=2.0, recompute_layers=rl, activation_offload=0.25)
+        for tp, pp, mb, ep, rl in ((1, 1, 1, 1, -1), (2, 4, 2, 2, 1), (4, 2, 1, 1, 3), (8, 4, 1, 1, 0), (1, 8, 4, 4, -1))
+    ]
+    batch = {name: column([float(r[name]) for r in rows]) for name in rows[0]}
+    together = timed(**{**family, "degrees": batch})
+    for i, row in enumerate(rows):
+        degrees = {name: np.float64(x) for name, x in row.items()}
+        for every in (False, True):
+            alone = timed(**{**family, "degrees": degrees}, every=every)
+            assert alone.step_seconds == np.asarray(together.step_seconds)[i]
+            assert alone.mfu == np.asarray(together.mfu)[i]
+            assert alone.hfu == np.asarray(together.hfu)[i]
+
+
+def test_stage_seconds_cover_every_stage() -> None:
+    cost = timed(every=True, degrees={"tp": 1.0, "pp": 8.0, "dp": 4.0})
+    forward = np.asarray(cost.stage_forward_seconds)
+    assert forward.shape == (8,) == np.asarray(cost.stage_backward_seconds).shape
+    assert forward[-1] > forward[3]
+
+
+def test_explicit_equal_stages_take_the_time_of_the_balanced_split() -> None:
+    architecture = load(LLAMA)
+    task = Training(seq=2048, global_batch=512)
+    pool = parse_cluster("32xA100-80G").pools[0]
+    balanced = Layout(degrees=Degrees(tp=1.0, pp=4.0, dp=8.0), choices=Choices())
+    listed = replace(balanced, stage_layers=(8, 8, 8, 8))
+    uneven = replace(balanced, stage_layers=(9, 9, 8, 6))
+    times = [
+        float(step_time(architecture, task, x, pool, model_ops(architecture, task, x), stages(architecture, x)).step_seconds)
+        for x in (balanced, listed, uneven)
+    ]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+    assert times[2] < times[1]
+
+
+def test_mfu_is_defined_as_printed() -> None:
+    a = load(LLAMA)
+    cost = timed(model=a)
+    tokens = 512 * 2048
+    flop = tokens * (6 * count_parameters(a).active_without_token_embedding + 12 * a.layers * a.heads * a.head_dim * 2048)
+    assert float(np.asarray(cost.model_flop)) == pytest.approx(flop, rel=1e-12)
+    assert float(np.asarray(cost.mfu)) == pytest.approx(flop / (32 * 312e12 * float(np.asarray(cost.step_seconds))), rel=1e-12)
+    assert float(np.asarray(cost.tokens_per_second_per_gpu)) == pytest.approx(tokens / 32 / float(np.asarray(cost.step_seconds)), rel=1e-12)
+    assert float(np.asarray(cost.hfu)) == float(np.asarray(cost.mfu))
+    again = timed(model=a, choices=Choices(recompute="full"))
+    assert 1.25 < float(np.asarray(again.hfu)) / float(np.asarray(again.mfu)) < 1.4
+
+
+def seconds(**changes: Any) -> float:
+    return float(np.asarray(timed(**changes).step_seconds))
+
+
+def test_directions() -> None:
+    base = seconds()
+    assert seconds(cluster="32xH100-80G") < base
+    assert seconds(choices=Choices(recompute="full")) > seconds(choices=Choices(recompute="selective")) > base
+    assert seconds(choices=Choices(offload="optimizer")) > base
+    assert seconds(method="lora", lora_targets=("q", "v")) < base
+    assert seconds(attention="eager") > base
+    assert seconds(framework="hf") > base
+    assert seconds(seq=4096, global_batch=256) > base
+    pipelined = {"tp": 1.0, "pp": 8.0, "dp": 4.0, "vpp": 4.0}
+    plain, interleaved = (timed(choices=Choices(schedule=s), degrees=pipelined) for s in ("1f1b", "interleaved"))
+    assert term(interleaved, "pp.bubble") < term(plain, "pp.bubble")
+    slow = parse_cluster("32xA100-80G").pools[0].model_copy(update={"oversubscription": 4.0})
+    architecture, task = load(LLAMA), Training(seq=2048, global_batch=64)
+    layout = Layout(degrees=Degrees(dp=32.0), choices=Choices(zero=3, sequence_parallel=False))
+    ops, held = model_ops(architecture, task, layout), stages(architecture, layout)
+    thin = step_time(architecture, task, layout, slow, ops, held)
+    full = step_time(architecture, task, layout, parse_cluster("32xA100-80G").pools[0], ops, held)
+    assert float(np.asarray(thin.step_seconds)) > float(np.asarray(full.step_seconds))
+
+
+def test_small_layers_wait_for_the_host() -> None:
+    tiny = timed(model="gpt2", cluster="8xH100-80G", framework="hf", degrees={"dp": 8.0}, seq=256, global_batch=8)
+    assert term(tiny, "host.launch") > 0.3 * float(np.asarray(tiny.step_seconds))
+    graphs = timed(model="gpt2", cluster="8xH100-80G", framework="hf", degrees={"dp": 8.0}, seq=256, global_batch=8, cuda_graphs=True)
+    assert float(np.asarray(graphs.step_seconds)) < float(np.asarray(tiny.step_seconds))
+
+
+def test_inference_names_the_time_of_a_further_token() -> None:
+    cost = timed(method="inference", cluster="1xH100-80G", degrees={"dp": 1.0}, global_batch=1)
+    decode = next(t for t in cost.ledger.terms if t.name == "decode.step")
+    assert float(np.asarray(decode.exposed)) == 0.0
+    weights = 2 * count_parameters(load(LLAMA)).active_without_token_embedding
+    assert weights / 3.35e12 < float(np.asarray(decode.value)) < 3 * weights / 3.35e12
+    half = timed(method="inference", weight_bits=8, cluster="1xH100-80G", degrees={"dp": 1.0}, global_batch=1)
+    assert term(half, "decode.step") < term(cost, "decode.step")
+
+
+def test_a_type_that_the_gpu_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no known peak for fp8"):
+        timed(cluster="8xA100-80G", degrees={"dp": 8.0}, precision="fp8")
+    with pytest.raises(ValueError, match="class of software"):
+        timed(extra={"class": "quick"})
+
+
+@given(
+    st.sampled_from([1.0, 2.0, 4.0, 8.0]),
+    st.sampled_from([1.0, 2.0, 4.0]),
+    st.sampled_from([1.0, 2.0, 8.0]),
+    st.sampled_from(["mixtral-8x7b", "deepseek-v2-lite", "gemma-2-2b"]),
+)
+@settings(max_examples=25)
+def test_every_layout_takes_a_finite_time(tp: float, pp: float, ep: float, model: str) -> None:
+    cost = timed(model=model, cluster="64xH100-80G", degrees={"tp": tp, "pp": pp, "ep": ep, "dp": 64 / tp / pp, "micro_batch": 1.0})
+    assert np.isfinite(float(np.asarray(cost.step_seconds)))
+    assert 0 < float(np.asarray(cost.mfu)) <= float(np.asarray(cost.hfu)) < 1
+
+
+def test_every_gpu_has_every_constant() -> None:
+    for gpu in gpu_names():
+        card = load_gpu(gpu)
+        for constant in calibration("default").constants:
+            assert value(card, constant) > 0
+
+
+@pytest.mark.parametrize("name", names())
+def test_constants_say_where_they_come_from(name: str) -> None:
+    for constant in calibration(name).constants.values():
+        assert constant.meaning and constant.origin and constant.unit
