@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from cost_models.architecture import Architecture
 
 
+FOLDED = ("zb-v",)
+"""Schedules whose second chunk runs back up the stages, so that the first stage holds embedding and head."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerKind:
     """What distinguishes layers of one model from each other."""
@@ -49,13 +53,15 @@ class Stages:
     """Layers under full recompute (only read when the choice is `full`)."""
 
 
+@lru_cache(maxsize=64)
 def layer_kinds(architecture: Architecture) -> tuple[tuple[LayerKind, ...], npt.NDArray[np.int64]]:
-    """Return the kinds of layers that occur, and for each the number of such layers before layer i (shape kinds × (L + 1))."""
+    """Return the kinds of layers that occur, and for each the number of such layers before layer i (shape kinds × (L + 1), read-only)."""
     of_layer = [LayerKind(architecture.is_moe_layer(i), architecture.is_sliding_layer(i)) for i in range(architecture.layers)]
     kinds = tuple(dict.fromkeys(of_layer))
     before = np.zeros((len(kinds), architecture.layers + 1), dtype=np.int64)
     for row, kind in enumerate(kinds):
         before[row, 1:] = np.cumsum([k == kind for k in of_layer])
+    before.flags.writeable = False
     return kinds, before
 
 
@@ -116,6 +122,8 @@ def _balanced(architecture: Architecture, layout: Layout, index: npt.NDArray[np.
     d = layout.degrees
     _, before = layer_kinds(architecture)
     vpp = num(d.vpp)
+    if len(before) == 1:
+        return _stages(layout, index, (_even(architecture.layers, num(d.pp), vpp, index),))
     counts: list[Num] = [np.zeros_like(index) for _ in range(len(before))]
     for v in range(int(np.max(vpp))):
         chunk = index + v * num(d.pp)
@@ -125,6 +133,14 @@ def _balanced(architecture: Architecture, layout: Layout, index: npt.NDArray[np.
             inside = _at(table, end) - _at(table, start)
             counts[k] = counts[k] + np.where(held, inside, 0.0)
     return _stages(layout, index, tuple(counts))
+
+
+def _even(layers: int, pp: Num, vpp: Num, index: Num) -> Num:
+    """Return the layers of stage `index` where all are of one kind: the same as counting the chunks of `chunk_start` one by one."""
+    base = np.floor(layers / (num(pp) * vpp))
+    rest = layers - base * (num(pp) * vpp)
+    larger = np.floor((rest - index) / pp) + np.where(num(index) == 0.0, 0.0, 1.0)
+    return base * vpp + np.maximum(larger, 0.0)
 
 
 def chunk_start(layers: int, pp: Num, vpp: Num, chunk: Num) -> Num:
@@ -168,7 +184,7 @@ def _stages(layout: Layout, index: npt.NDArray[np.float64], counts: tuple[Num, .
         layers=layers,
         kind_layers=counts,
         embedding=first,
-        head=np.where(index == num(layout.degrees.pp) - 1.0, 1.0, 0.0),
+        head=first if layout.choices.schedule in FOLDED else np.where(index == num(layout.degrees.pp) - 1.0, 1.0, 0.0),
         first_layer=first,
         recomputed=np.where(wanted < 0.0, layers, np.minimum(wanted, layers)),
     )

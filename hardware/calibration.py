@@ -2,7 +2,7 @@
 
 A file for accelerators says which generations (`Gpu.arch`) it serves; what it lacks is taken from `default.toml`. A constant may be
 narrowed to one accelerator in its table `by_gpu`. Files that serve no generation (software, collectives, memory) are read by name.
-Datasheet facts never stand here.
+A file may hold bands too: distributions of measured / predicted (error.toml). Datasheet facts never stand here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
     from hardware.spec import Gpu
@@ -43,6 +43,31 @@ class Constant(BaseModel):
     """Accelerator id -> value, where one was measured apart."""
 
 
+class Quantiles(BaseModel):
+    """One measured distribution."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    probabilities: tuple[float, ...] = Field(min_length=2)
+    """Ascending, between 0 and 1."""
+    values: tuple[float, ...]
+    """What the quantity stays at or below with each probability; positive and ascending."""
+    unit: str
+    meaning: str
+    origin: str
+    rows: str = ""
+    """What it was derived from."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Quantiles:
+        for given, low, high in ((self.probabilities, 0.0, 1.0), (self.values, 0.0, float("inf"))):
+            if not all(low < a < b < high for a, b in zip(given, given[1:], strict=False)):
+                raise ValueError(f"{given} must ascend between {low} and {high}")
+        if len(self.values) != len(self.probabilities):
+            raise ValueError(f"{len(self.values)} values for {len(self.probabilities)} probabilities")
+        return self
+
+
 class Calibration(BaseModel):
     """One file of `measured/`."""
 
@@ -54,6 +79,7 @@ class Calibration(BaseModel):
     date: str = ""
     sentence: str = ""
     constants: dict[str, Constant] = Field(default_factory=dict)
+    bands: dict[str, Quantiles] = Field(default_factory=dict)
 
     def value(self, name: str) -> float:
         """Return constant `name`. Raises KeyError for one that the file lacks."""
@@ -101,5 +127,5 @@ def value(gpu: Gpu, name: str) -> float:
 
 
 def _build(tables: dict[str, Any], stem: str) -> Calibration:
-    head = {key: tables.pop(key) for key in ("arch", "date", "sentence") if key in tables}
+    head = {key: tables.pop(key) for key in ("arch", "date", "sentence", "bands") if key in tables}
     return Calibration(name=stem, **head, constants={key: Constant(**table) for key, table in tables.items()})

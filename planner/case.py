@@ -9,6 +9,7 @@ from typing import Any
 from cost_models.architecture import Architecture
 from cost_models.training import Framework, Training
 from hardware.spec import Pool
+from planner.wish import Wish
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +23,8 @@ class Case:
     """Part of the capacity that stays free."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """Layout field (of Degrees or Choices) -> the value that the user fixed: planner's own preferences about it are lifted."""
+    wishes: tuple[Wish, ...] = ()
+    """Conditions that a plan must keep beside the laws."""
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -40,8 +43,9 @@ class Case:
 
     @property
     def limit_bytes(self) -> float:
-        """Device bytes that a plan may use: capacity less margin."""
-        return self.pool.capacity_bytes * (1.0 - self.margin)
+        """Device bytes that a plan may use: capacity less margin, or what a wish about memory alone leaves of it."""
+        limit = self.pool.capacity_bytes * (1.0 - self.margin)
+        return min([limit, *(most for wish in self.wishes if (most := wish.most("memory")) is not None)])
 
     @property
     def host_limit_bytes(self) -> float | None:

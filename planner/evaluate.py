@@ -14,6 +14,7 @@ from cost_models.layout import Degrees, Layout, micro_batches
 from cost_models.ledger import add
 from cost_models.numeric import num
 from cost_models.stages import Stages, layer_kinds
+from planner.measures import broken_wishes, wished
 from planner.plan import Plan, Verdict
 from planner.rules import frameworks_of
 
@@ -40,6 +41,8 @@ class Totals:
     step_seconds: Array
     states_bytes: Array
     """Weights, gradients and optimizer of the fullest stage and phase: what remains whatever is recomputed."""
+    wished: npt.NDArray[np.bool_]
+    """Whether the wishes about results are kept."""
 
     def __len__(self) -> int:
         return len(self.step_seconds)
@@ -80,6 +83,7 @@ def _totals(case: Case, layout: Layout) -> Totals:
         nvme_bytes=_flat(memory.nvme_bytes_per_node, size),
         step_seconds=_flat(result.time.step_seconds, size),
         states_bytes=_flat(_states(memory), size),
+        wished=wished(case, layout, result),
     )
 
 
@@ -98,8 +102,9 @@ def _states(memory: MemoryCost) -> Array:
 
 
 def fitting(case: Case, found: Totals, *, margin: bool = True) -> npt.NDArray[np.bool_]:
-    """Return which layouts fit device, host and NVMe, with the safety margin or up to the last byte. Unknown sizes are not checked."""
-    keep = found.device_bytes <= (case.limit_bytes if margin else case.pool.capacity_bytes)
+    """Return which layouts fit device, host and NVMe, with the safety margin or up to the last byte, and keep the wishes about
+    results. Unknown sizes are not checked."""
+    keep = found.wished & (found.device_bytes <= (case.limit_bytes if margin else case.pool.capacity_bytes))
     host, nvme = case.host_limit_bytes, case.pool.node.nvme_bytes
     if host is not None:
         keep = keep & (found.host_bytes <= host)
@@ -120,13 +125,24 @@ def over(case: Case, found: Totals) -> Array:
 
 
 def excluded_by(case: Case, found: Totals) -> dict[str, int]:
-    """Return how many layouts each limit excludes: `memory`, `host_memory`, `nvme` (the first that each breaks)."""
+    """Return how many layouts each limit excludes: `memory`, `host_memory`, `nvme`, `wishes` (the first that each breaks)."""
     device = found.device_bytes > case.limit_bytes
     host, nvme = case.host_limit_bytes, case.pool.node.nvme_bytes
     over_host = ~device & (found.host_bytes > (np.inf if host is None else host))
     over_nvme = ~device & ~over_host & (found.nvme_bytes > (np.inf if nvme is None else nvme))
-    counts = {"memory": int(device.sum()), "host_memory": int(over_host.sum()), "nvme": int(over_nvme.sum())}
+    unwished = ~device & ~over_host & ~over_nvme & ~found.wished
+    counts = {
+        "memory": int(device.sum()),
+        "host_memory": int(over_host.sum()),
+        "nvme": int(over_nvme.sum()),
+        "wishes": int(unwished.sum()),
+    }
     return {name: count for name, count in counts.items() if count}
+
+
+def fits_alone(case: Case, layout: Layout, result: Cost) -> bool:
+    """Tell whether one evaluated layout fits with the safety margin and keeps the wishes: what `fitting` says of a batch."""
+    return _verdict(case, result.memory) == "fits" and not broken_wishes(case, layout, result)
 
 
 def evaluate(case: Case, layout: Layout, *, every: bool = True) -> Cost:

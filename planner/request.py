@@ -18,6 +18,8 @@ from hardware.spec import Cluster, Pool
 from hardware.units import parse_bytes, quote
 from planner.case import Case
 from planner.defaults import first_framework, global_batch, sequence
+from planner.fixes import move_fixes
+from planner.wish import Objective, Wish, WishFlag, parse_wishes
 
 MAX_DEGREE = 10**6
 MAX_BATCH = 10**8
@@ -83,6 +85,14 @@ class Request(BaseModel):
     margin: float = Field(default=0.05, ge=0, lt=1)
     """Part of each card's capacity that stays free."""
     top: int = Field(default=10, gt=0, le=1000)
+    max: tuple[str, ...] = ()
+    """Upper limits: `pp=8`, `memory=70GiB`."""
+    min: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    """Conditions that no plan may meet: `zero=3`."""
+    require: tuple[str, ...] = ()
+    """Conditions that every plan must meet: `tp*cp <= 8`, `step <= 12s`."""
+    objective: Objective = "time"
 
 
 LAYOUT_FIELDS = (
@@ -90,7 +100,9 @@ LAYOUT_FIELDS = (
     "recompute_modules", "recompute_layers", "offload_target", "micro_batch",
 )  # fmt: skip
 _TRAINING_FIELDS = ("regime", "implementation", "loss", "lora_rank", "lora_targets", "kv_bits", "weight_bits")
-_TABLES = ("training", "layout")
+_TABLES = ("training", "layout", "wishes")
+FIXABLE = (*LAYOUT_FIELDS, "offload", "framework")
+"""What `fix` may name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +121,10 @@ class Resolved:
     top: int = 10
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+    objective: Objective = "time"
+    request: Request | None = None
+    """What was resolved; changes of it can be resolved again."""
 
     def case(self, pool: Pool | None = None, framework: Framework | None = None) -> Case:
         """Return what layouts are judged against, on one pool (the first) and in one framework."""
@@ -119,6 +135,7 @@ class Resolved:
             pool=pool or self.cluster.pools[0],
             margin=self.margin,
             given=self.fixed,
+            wishes=self.wishes,
         )
 
 
@@ -134,7 +151,7 @@ def make_request(flags: Mapping[str, object], file: Mapping[str, object] | None 
         else:
             values[key.replace("-", "_")] = entry
     values.update({k.replace("-", "_"): v for k, v in flags.items() if v is not None})
-    unknown = [_unknown_key(key) for key in values if key not in Request.model_fields]
+    unknown = [*move_fixes(values, FIXABLE), *(_unknown_key(key) for key in values if key not in Request.model_fields)]
     try:
         made = Request.model_validate({k: v for k, v in values.items() if k in Request.model_fields})
     except ValidationError as error:
@@ -201,9 +218,13 @@ def resolve(request: Request) -> Resolved:
     warnings: list[str] = []
     architecture = _try(problems, lambda: _architecture(request, assumed, warnings))
     cluster = _try(problems, lambda: _cluster(request))
+    wishes, wish_problems = _wishes(request)
+    problems += wish_problems
     fixed = _try(problems, lambda: _fixed(request))
-    if architecture is None or cluster is None or fixed is None:
+    if architecture is None or cluster is None or fixed is None or wish_problems:
         raise RequestError(problems)
+    if unpriced := _unpriced(request, wishes, cluster):
+        raise RequestError(unpriced)
     training = _training(request, architecture, cluster, fixed, assumed)
     return Resolved(
         architecture=architecture,
@@ -215,7 +236,25 @@ def resolve(request: Request) -> Resolved:
         top=request.top,
         assumed=(*cluster.assumed, *assumed),
         warnings=(*cluster.warnings, *warnings),
+        wishes=wishes,
+        objective=request.objective,
+        request=request,
     )
+
+
+def _wishes(request: Request) -> tuple[tuple[Wish, ...], list[str]]:
+    """Return the wishes of all flags, and the lines about those that cannot be read."""
+    flags: tuple[WishFlag, ...] = ("max", "min", "forbid", "require")
+    read = [parse_wishes(flag, getattr(request, flag)) for flag in flags]
+    return tuple(wish for made, _ in read for wish in made), [line for _, lines in read for line in lines]
+
+
+def _unpriced(request: Request, wishes: tuple[Wish, ...], cluster: Cluster) -> list[str]:
+    """Return why tokens per dollar cannot be told, where the request asks for them and a server's price is unknown."""
+    asked = ["--objective cost"] if request.objective == "cost" else []
+    asked += [wish.spelled for wish in wishes if "tokens_per_dollar" in wish.expression.names]
+    names = sorted({pool.node.name for pool in cluster.pools if pool.node.price_usd_per_hour is None})
+    return [f"{what} needs a price and the hourly price of {', '.join(names)} is unknown" for what in asked] if names else []
 
 
 def _try(problems: list[str], make: Any) -> Any:

@@ -1,4 +1,8 @@
-"""The space of layouts: groups of choices × grids of degrees, cut by the rules as soon as the fields that a rule reads are set."""
+"""The space of layouts: groups of choices × grids of degrees, cut by the rules as soon as the fields that a rule reads are set.
+
+Three more axes, the reliefs (planner.relief), trade time for memory on each row: recomputed layers, offloaded part of the optimizer,
+offloaded part of the activations. They are spanned and counted here, and walked only on rows that do not fit without them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ from planner.rules.task import tp_ranks
 
 MAX_MICRO_BATCH = 512
 """Larger micro-batches gain nothing: kernels are saturated long before."""
-RECOMPUTE_FIELDS = ("recompute", "recompute_modules")
+LATE_FIELDS = ("recompute", "recompute_modules", "recompute_layers", "offload_fraction", "activation_offload")
+"""What the rows of a group do not share: recompute and the reliefs."""
 Columns = dict[str, npt.NDArray[np.float64]]
 
 
@@ -54,14 +59,30 @@ class Group:
     """As `codes` without the micro-batch: rows of one family hold the same states."""
     lawful: tuple[npt.NDArray[np.bool_], ...]
     """Per variant: which rows keep the rules that also read the recompute."""
+    reliefs: tuple[Relief, ...] = ()
+    """Per variant: the further axes of each row."""
+    movable: tuple[npt.NDArray[np.bool_], ...] = ()
+    """Per variant: on which lawful rows activations may be offloaded."""
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def layouts(self, variant: int, rows: npt.NDArray[np.intp] | None = None) -> Layout:
-        """Return the rows (all, or some) under one variant, as a batch."""
+    def layouts(self, variant: int, rows: npt.NDArray[np.intp] | None = None, **reliefs: npt.NDArray[np.float64]) -> Layout:
+        """Return the rows (all, or some) under one variant, as a batch; `reliefs` replace columns of these rows."""
         picked = {name: (col if rows is None else col[rows]).reshape(-1, 1) for name, col in self.columns.items()}
+        picked.update({name: values.reshape(-1, 1) for name, values in reliefs.items()})
         return Layout(degrees=Degrees(**picked), choices=self.variants[variant])
+
+    def held(self) -> npt.NDArray[np.float64]:
+        """Return the most layers of a stage under the even split, per row."""
+        return np.asarray(np.ceil(self.case.architecture.layers / self.columns["pp"]))
+
+    def points(self, variant: int) -> npt.NDArray[np.int64]:
+        """Return how many lawful layouts each row stands for under one variant (0 for unlawful rows)."""
+        r = self.reliefs[variant]
+        counted = self.held() if r.counts_layers else np.full(len(self), float(len(r.recompute_layers)))
+        moved = 1.0 + len(r.activation_offload) * self.movable[variant]
+        return np.where(self.lawful[variant], counted * len(r.offload_fraction) * moved, 0.0).astype(np.int64)
 
 
 def groups(case: Case, counts: Counts, *, offloaded: bool) -> Iterator[Group]:
@@ -72,19 +93,62 @@ def groups(case: Case, counts: Counts, *, offloaded: bool) -> Iterator[Group]:
         if (choices.offload != "none") != offloaded:
             continue
         variants = _variants(case, choices)
+        reliefs = tuple(reliefs_of(case, v) for v in variants)
+        spanned = sum(r.spanned(case) for r in reliefs)
         size = int(np.prod([len(v) for v in _for(case, axes, choices).values()], dtype=object))
-        counts.layouts += size * len(variants)
-        early = [r for r in rules if not set(r.reads) & set(RECOMPUTE_FIELDS)]
-        late = [r for r in rules if set(r.reads) & set(RECOMPUTE_FIELDS)]
-        codes, columns = _join(case, choices, axes, early, counts, len(variants))
+        counts.layouts += size * spanned
+        early = [r for r in rules if not set(r.reads) & set(LATE_FIELDS)]
+        late = [r for r in rules if set(r.reads) & set(LATE_FIELDS)]
+        codes, columns = _join(case, choices, axes, early, counts, spanned)
         if not len(codes):
             continue
         # the micro-batch is the last axis to be joined, so it is the last digit of a code
         families = codes // len(axes["micro_batch"])
         group = Group(case=case, choices=variants[0], variants=variants, codes=codes, columns=columns, families=families, lawful=())
-        group = replace(group, lawful=tuple(_late(group, v, late, counts) for v in range(len(variants))))
-        counts.lawful += sum(int(mask.sum()) for mask in group.lawful)
+        kept = [_late(group, v, reliefs[v], late, counts) for v in range(len(variants))]
+        group = replace(group, reliefs=reliefs, lawful=tuple(k[0] for k in kept), movable=tuple(k[1] for k in kept))
+        counts.lawful += sum(int(group.points(v).sum()) for v in range(len(variants)))
         yield group
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Relief:
+    """Values of the reliefs that a variant spans, each from the fastest to the leanest."""
+
+    recompute_layers: tuple[float, ...] = (-1.0,)
+    """1, 2, … and last all (-1)."""
+    offload_fraction: tuple[float, ...] = (1.0,)
+    activation_offload: tuple[float, ...] = ()
+    """Beside none."""
+
+    @property
+    def counts_layers(self) -> bool:
+        """True where the recomputed layers of a stage are counted: a row then has as many values as its stages hold layers."""
+        return len(self.recompute_layers) > 1
+
+    def spanned(self, case: Case) -> int:
+        """Return the points of the grid."""
+        return len(self.recompute_layers) * len(self.offload_fraction) * (1 + len(self.activation_offload))
+
+
+OFFLOAD_PARTS = tuple(i / 10.0 for i in range(1, 11))
+"""Parts of the optimizer that a search offloads."""
+ACTIVATION_PARTS = (0.25, 0.5, 0.75, 1.0)
+"""Parts of the layers whose activations a search offloads."""
+
+
+def reliefs_of(case: Case, choices: Choices) -> Relief:
+    """Return the reliefs of one variant; what the user fixed has that value alone."""
+    support, given = SUPPORT[case.framework], case.given
+    counted = choices.recompute == "full" and support.recompute_layers and case.training.method != "inference"
+    parts = "optimizer" in choices.offload and choices.zero in support.partial_offload_zero
+    moved = support.activation_offload and case.training.method != "inference" and "activation_offload" not in given
+    layers = (*(float(k) for k in range(1, case.architecture.layers)), -1.0) if counted else (-1.0,)
+    return Relief(
+        recompute_layers=(float(given["recompute_layers"]),) if "recompute_layers" in given else layers,
+        offload_fraction=(float(given["offload_fraction"]),) if "offload_fraction" in given else OFFLOAD_PARTS if parts else (1.0,),
+        activation_offload=ACTIVATION_PARTS if moved else (),
+    )
 
 
 def candidates(case: Case) -> dict[str, tuple[float, ...]]:
@@ -140,7 +204,7 @@ def _outer(case: Case) -> list[Choices]:
         "offload": ("none",) if inference else s.offload,
         "offload_target": ("host", "nvme") if s.nvme_zero else ("host",),
         "zero": s.zero,
-        "schedule": ("1f1b",) if inference else tuple(x for x in s.schedules if x != "gpipe"),
+        "schedule": ("1f1b",) if inference else s.schedules,
         "sequence_parallel": (False, True) if s.sequence_parallel else (False,),
     }
     for name in options:
@@ -244,11 +308,29 @@ def _mask(rule: Rule, case: Case, layout: Layout, size: int) -> npt.NDArray[np.b
     return np.broadcast_to(np.asarray(rule.holds(case, layout)).reshape(-1), (size,))
 
 
-def _late(group: Group, variant: int, rules: list[Rule], counts: Counts) -> npt.NDArray[np.bool_]:
-    keep = np.ones(len(group), dtype=bool)
-    for rule in rules:
-        mask = _mask(rule, group.case, group.layouts(variant), len(group))
-        counts.drop(rule.id, int((keep & ~mask).sum()))
-        keep &= mask
-    return keep
+def _late(
+    group: Group, variant: int, relief: Relief, rules: list[Rule], counts: Counts
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return which rows are lawful under a variant, and on which of them activations may be offloaded.
 
+    Rules read of the reliefs only whether there are any, so that one point speaks for all; a count of layers that no stage holds spells
+    the same layout as all of them.
+    """
+    case, size = group.case, len(group)
+    k, f, a = relief.recompute_layers, relief.offload_fraction, relief.activation_offload
+    sides = [(0.0, len(k) * len(f))] if "activation_offload" not in case.fixed else [(float(case.given["activation_offload"]), len(k) * len(f))]
+    if a:
+        sides.append((a[0], len(k) * len(f) * len(a)))
+    masks = []
+    for moved, points in sides:
+        keep = np.ones(size, dtype=bool)
+        spelled = {"recompute_layers": k[0], "offload_fraction": f[0], "activation_offload": moved}
+        layout = group.layouts(variant, **{name: np.full(size, value) for name, value in spelled.items()})
+        for rule in rules:
+            mask = _mask(rule, case, layout, size)
+            counts.drop(rule.id, int((keep & ~mask).sum()) * points)
+            keep &= mask
+        if relief.counts_layers:
+            counts.drop("recompute_layers_whole", int(((len(k) - group.held()) * keep).sum()) * (points // len(k)))
+        masks.append(keep)
+    return masks[0], masks[1] if a else np.zeros(size, dtype=bool)

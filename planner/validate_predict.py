@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cost_models.numeric import num
 from cost_models.result import Cost
+from planner.bands import RUN_CLASSES, MemoryClass, PeakKind, RunClass, memory_class, run_class
 from planner.case import Case
 from planner.evaluate import evaluate
 from planner.runs import Spec
@@ -34,6 +35,27 @@ class Prediction:
     def case(self) -> Case:
         """What the layout is judged against."""
         return Case(architecture=self.spec.architecture, training=self.spec.training, pool=self.spec.pool)
+
+    @property
+    def run_class(self) -> RunClass:
+        """The class of run that the row states; else that of its model, method and framework (unknown where it names no framework)."""
+        run = self.spec.run
+        for name in RUN_CLASSES:
+            if run.class_ == name:
+                return name
+        usual = run_class(self.spec.architecture, self.spec.training)
+        unnamed = run.framework.lower() in ("", "other") and not run.framework_detail
+        return "unknown" if unnamed and usual in ("tuned", "user") else usual
+
+    @property
+    def memory_class(self) -> MemoryClass:
+        """The class of its model, method and framework."""
+        return memory_class(self.spec.architecture, self.spec.training)
+
+    @property
+    def peak_kind(self) -> PeakKind:
+        """The kind of band that the row's peak belongs to."""
+        return "allocated" if self.spec.measured.peak_kind == "allocated" else "device"
 
     @property
     def step_seconds(self) -> float | None:

@@ -21,7 +21,7 @@ COMPOSED_SOURCE = "vTrain"
 def regret(predictions: Sequence[Prediction]) -> Regret:
     """Return regret and Kendall's tau of every group of at least three layouts; repeats of one layout count once, by their medians."""
     made = []
-    for name, layouts in _groups(predictions).items():
+    for name, layouts in layout_groups(predictions).items():
         if len(layouts) < FEWEST_LAYOUTS:
             continue
         measured = np.asarray([np.median([m for m, _ in pairs]) for pairs in layouts.values()])
@@ -47,8 +47,8 @@ def regret(predictions: Sequence[Prediction]) -> Regret:
     )
 
 
-def _groups(predictions: Sequence[Prediction]) -> dict[tuple[str, ...], dict[str, list[tuple[float, float]]]]:
-    """Group -> layout -> (measured, predicted) step times."""
+def layout_groups(predictions: Sequence[Prediction]) -> dict[tuple[str, ...], dict[str, list[tuple[float, float]]]]:
+    """Return group (its source first) -> layout -> (measured, predicted) step times."""
     found: dict[tuple[str, ...], dict[str, list[tuple[float, float]]]] = {}
     for prediction in predictions:
         spec, run = prediction.spec, prediction.spec.run

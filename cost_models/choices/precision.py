@@ -159,6 +159,13 @@ REGIMES: dict[str, Regime] = {
             (4.0, 2.0),
         ),
         _regime(
+            "deepspeed-bf16-states",
+            "16-bit weights, gradients, master and moments (bf16_master_weights_and_grads, bf16_optimizer_states)",
+            "DeepSpeed runtime/config.py, runtime/zero/stage3.py",
+            (2.0, 2.0, 0.0, 2.0, 2.0),
+            (2.0, 2.0),
+        ),
+        _regime(
             "bf16-optimizer",
             "DeepSpeed's BF16_Optimizer under pipelines: whole fp32 gradients, master and moments divided at every ZeRO stage",
             "DeepSpeed runtime/bf16_optimizer.py; Megatron-DeepSpeed",
@@ -309,6 +316,8 @@ def default_name(training: Training, choices: Choices) -> str:
         return "fp32"
     if training.precision == "fp16" and training.framework in ("megatron", "megatron-deepspeed"):
         return "megatron-fp16" if training.framework == "megatron" else "deepspeed"
+    if training.framework == "deepspeed" and training.extra.get("states") == "bf16":
+        return "deepspeed-bf16-states"
     return _DEFAULT_16BIT[training.framework]
 
 

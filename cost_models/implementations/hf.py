@@ -186,6 +186,8 @@ def head(architecture: Architecture, training: Training, d: Dims, choices: Choic
     if architecture.final_softcap:
         loss.append(Saved(name="softcap_tanh", bytes=d.tokens * d.vocab * c.compute))
     logits: tuple[Saved, ...] = ()
+    if "head" in c.targets:
+        logits = linear_inputs(c, d.tokens, ("head",), d.hidden, (d.vocab,))
     if not c.frozen:
         logits = (Saved(name="input", bytes=d.tokens * d.hidden * c.compute),)
         if c.autocast:

@@ -57,6 +57,8 @@ class Code:
     """True low-rank adapters, not prompts or scales."""
     scaled_outputs: bool
     """LLaMA-Adapter V2: every linear's output is scaled by a trained vector, whose gradient needs the unscaled output."""
+    fused_norm: bool
+    """A fused RMSNorm kernel, which keeps its input and one number a row (nanotron's TritonRMSNorm)."""
     litgpt: bool
     """litgpt's own modules: one qkv buffer that v is a view of, `cat` in the rotary code, fused GELU."""
 
@@ -81,6 +83,7 @@ def code_of(architecture: Architecture, training: Training, d: Dims) -> Code:
         input_copies=2.0 if training.framework == "litgpt" and training.date >= "2024" else 1.0,
         own_lora=frozen and "other_adapter" not in training.extra,
         scaled_outputs=training.extra.get("other_adapter") == "Adapter V2",
+        fused_norm=training.framework == "nanotron",
         litgpt=training.framework == "litgpt",
     )
 
@@ -94,6 +97,11 @@ def norm(
     if architecture.norm == "layer":
         x = () if shared_input else (Saved(name="norm_input", bytes=rows * h * c.stream, modules=("layernorm",)),)
         return (*x, Saved(name="norm_statistics", bytes=rows * 2.0 * c.stream))
+    if c.fused_norm:
+        return (
+            Saved(name="norm_input", bytes=rows * h * c.stream, modules=("layernorm",)),
+            Saved(name="norm_rsqrt", bytes=rows * 4.0),
+        )
     fp32 = architecture.family in FP32_NORM
     kept = [Saved(name="norm_input_fp32", bytes=rows * h * 4.0, modules=("layernorm",)), Saved(name="norm_rsqrt", bytes=rows * 4.0)]
     if not c.frozen:

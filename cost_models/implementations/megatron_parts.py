@@ -35,6 +35,13 @@ def norm(architecture: Architecture, d: Dims, *, fused: bool, count: float = 1.0
     )
 
 
+def linear_input(training: Training, name: str, targets: tuple[str, ...], bytes_: Num, modules: tuple[Drop, ...] = ()) -> tuple[Saved, ...]:
+    """Input that a linear layer keeps for its weight gradient; a frozen one keeps it for its adapters alone."""
+    if training.method in ("lora", "qlora") and not set(targets) & set(training.lora_targets):
+        return ()
+    return (Saved(name=name, bytes=bytes_, modules=modules),)
+
+
 def dropout_mask(training: Training, d: Dims) -> tuple[Saved, ...]:
     """One byte per element of the residual branch."""
     return (Saved(name="dropout_mask", bytes=d.sp_tokens * d.hidden),) if training.dropout > 0.0 else ()
@@ -68,7 +75,7 @@ def attention(architecture: Architecture, training: Training, d: Dims, *, fused:
         qkv.append(Saved(name="qk_norm_statistics", bytes=rows * 4.0))
     return {
         "norm": norm(architecture, d, fused=fused, count=count),
-        "qkv": (Saved(name="input", bytes=d.sp_tokens * d.hidden * d.linear_bytes, modules=("layernorm",)),),
+        "qkv": linear_input(training, "input", ("q", "k", "v"), d.sp_tokens * d.hidden * d.linear_bytes, ("layernorm",)),
         "core": core(architecture, training, d, qkv=tuple(qkv), unfused=resolve(training).kernel == "eager"),
         "out": (*_fp8_input(d, d.heads * d.v_dim), *dropout_mask(training, d)),
     }
@@ -108,7 +115,15 @@ def mla(architecture: Architecture, training: Training, d: Dims, *, fused: bool)
 
 
 def feed_forward(
-    architecture: Architecture, d: Dims, tokens: Num, width: Num, *, fused: bool, module: Drop = "mlp", inner: tuple[Drop, ...] = ()
+    architecture: Architecture,
+    training: Training,
+    d: Dims,
+    tokens: Num,
+    width: Num,
+    *,
+    fused: bool,
+    module: Drop = "mlp",
+    inner: tuple[Drop, ...] = (),
 ) -> Kept:
     """Activation and second linear. Fused activations keep their input alone; plain torch keeps each step."""
     gates = 2.0 if architecture.gated_mlp else 1.0
@@ -118,16 +133,17 @@ def feed_forward(
         kept.append(Saved(name="activated_gate", bytes=tokens * width * d.act_bytes, modules=drop))
     return {
         "activation": tuple(kept),
-        "down": (Saved(name="input", bytes=tokens * width * d.linear_bytes, modules=drop),),
+        "down": linear_input(training, "input", ("down",), tokens * width * d.linear_bytes, drop),
     }
 
 
 def mlp(architecture: Architecture, training: Training, d: Dims, *, fused: bool) -> Kept:
     """Dense MLP."""
     norms = float(architecture.norms_per_layer) - (1.0 if architecture.norms_per_layer < 4 else 2.0)
-    kept = feed_forward(architecture, d, d.tokens, d.ffn, fused=fused)
+    kept = feed_forward(architecture, training, d, d.tokens, d.ffn, fused=fused)
     kept["norm"] = norm(architecture, d, fused=fused, count=norms) if norms else ()
-    kept["up"] = (Saved(name="input", bytes=d.sp_tokens * d.hidden * d.linear_bytes, modules=("mlp", "layernorm")),) if norms else ()
+    if norms:
+        kept["up"] = linear_input(training, "input", ("gate", "up"), d.sp_tokens * d.hidden * d.linear_bytes, ("mlp", "layernorm"))
     kept["down"] = (*kept["down"], *dropout_mask(training, d))
     return kept
 
@@ -146,7 +162,7 @@ def moe(architecture: Architecture, training: Training, d: Dims, *, fused: bool)
         raise ValueError(f"{architecture.id} has no experts")
     experts, pairs, h = float(m.num_experts), d.routed_tokens * imbalance(training), d.hidden
     inner: tuple[Drop, ...] = ("moe_act",)
-    kept = feed_forward(architecture, d, pairs, d.expert_ffn, fused=fused, module="moe", inner=inner)
+    kept = feed_forward(architecture, training, d, pairs, d.expert_ffn, fused=fused, module="moe", inner=inner)
     if training.extra.get("bias_gelu_fusion") == "no":
         weighted = Saved(name="activated", bytes=pairs * d.expert_ffn * d.act_bytes, modules=("moe", "moe_act"))
         kept["activation"] = (*kept["activation"], weighted)
@@ -160,10 +176,10 @@ def moe(architecture: Architecture, training: Training, d: Dims, *, fused: bool)
             Saved(name="routing_map", bytes=d.sp_tokens * experts * 5.0, modules=("moe",)),
             Saved(name="weights", bytes=pairs * 8.0, modules=("moe",)),
         ),
-        "up": (Saved(name="permuted_input", bytes=pairs * h * d.linear_bytes, modules=("moe",)),),
+        "up": linear_input(training, "permuted_input", ("gate", "up"), pairs * h * d.linear_bytes, ("moe",)),
     }
     if m.shared_ffn_hidden:
-        shared = feed_forward(architecture, d, d.tokens, d.shared_ffn, fused=fused, module="shared_experts", inner=("moe",))
+        shared = feed_forward(architecture, training, d, d.tokens, d.shared_ffn, fused=fused, module="shared_experts", inner=("moe",))
         kept |= {f"shared_{name}": value for name, value in shared.items()}
         kept["shared_up"] = ()
     kept["combine"] = dropout_mask(training, d)

@@ -28,6 +28,15 @@ OFFLOAD_RESIDENT = 2.0
 and the one being fetched."""
 NATIVE_FUSION_BYTES = 4.0
 """One more fp32 copy per logit where the loss does not work in place: Megatron's own cross_entropy_loss_fusion, Megatron-DeepSpeed."""
+NARROW_LOSS_BYTES = 10.0
+"""A cross entropy that stays in the logits' 16-bit type: logits, shifted copy, log-softmax and two gradients."""
+TRANSFORMERS = ("hf", "deepspeed", "fsdp")
+"""Frameworks that train transformers' own model classes."""
+SINGLE_COPY_SINCE = "2024-11"
+EARLY_COPIES_BYTES = 4.0
+"""transformers before 4.46 (November 2024) keeps the logits in the output and copies them once more to shift them by one token."""
+HEAD_ADAPTER_BYTES = 6.0
+"""An adapted head makes three more 16-bit tensors of the logits' size: its own output, scaled, and the sum (litgpt's runs agree)."""
 LOSS_SOURCE = (
     "traced for eager torch; Megatron-LM core/tensor_parallel/cross_entropy.py; litgpt chunked_cross_entropy; torchtitan components/loss.py"
 )
@@ -154,6 +163,10 @@ def _kept(
         kept.append(Term(name="activations.first_layer", value=-1.0 * totals.first_free * rest, source=text))
     for name, value in (("attention", totals.attention), ("feed_forward", totals.feed_forward)):
         kept.append(Term(name=f"activations.{name}", value=value * rest, source=source, formula="saved × layers × in flight"))
+    if training.framework == "megatron-deepspeed":
+        outputs = ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes * (1.0 - stages.head)
+        source_text = "DeepSpeed runtime/pipe/engine.py (pipe_buffers hold each output until its backward; Megatron-LM frees them)"
+        kept.append(Term(name="activations.stage_outputs", value=outputs * flight, source=source_text, formula="s b h × bytes × in flight"))
     ends = add(s.bytes for op in ops.embedding for s in op.saved) * stages.embedding * flight
     tail = add(s.bytes for op in ops.head[:-1] for s in op.saved) * stages.head
     if ops.mtp:
@@ -222,7 +235,15 @@ def _logits(
     logits = d.tokens * d.vocab
     copied = training.framework == "megatron-deepspeed" or training.extra.get("cross_entropy_fusion") == "native"
     native = stack.loss == "vocab-parallel" and copied
-    per_logit = LOGIT_BYTES[stack.loss] + (NATIVE_FUSION_BYTES if native else 0.0)
+    narrow = stack.loss == "eager" and training.extra.get("loss_dtype") == "16bit"
+    early = stack.loss == "eager" and not narrow and training.framework in TRANSFORMERS and "" < training.date < SINGLE_COPY_SINCE
+    per_logit = (
+        (NARROW_LOSS_BYTES if narrow else LOGIT_BYTES[stack.loss])
+        + (NATIVE_FUSION_BYTES if native else 0.0)
+        + (EARLY_COPIES_BYTES if early else 0.0)
+    )
+    if training.method in ("lora", "qlora") and "head" in training.lora_targets:
+        per_logit += HEAD_ADAPTER_BYTES
     deferred = float(training.extra.get("defer_embedding_wgrad", "0")) * d.act_bytes
     saved = add(s.bytes for s in ops.head[-1].saved)
     softcap = add(s.bytes for s in ops.head[-1].saved if s.name == "softcap_tanh")

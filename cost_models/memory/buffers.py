@@ -60,7 +60,7 @@ def buffers(training: Training, stack: Stack, regime: Regime, layout: Layout, po
     bucket = _buckets(training, regime, layout, s)
     return Buffers(
         always=(workspace, *_dummy_gradients(training, stack, regime, h, stages)),
-        forward=(*forward, *bucket, *_cast_cache(stack, layout, h, s)),
+        forward=(*forward, *bucket, *_cast_cache(stack, regime, layout, h)),
         backward=(*backward, *bucket),
         optimizer=_step(training, stack, regime, layout, s, h.embedding.others * stages.embedding),
         load=_load(training, regime, layout, h),
@@ -74,12 +74,19 @@ def _workspace(pool: Pool) -> float:
     return calibration("memory").value("workspace_bytes_before_hopper" if old else "workspace_bytes")
 
 
-def _cast_cache(stack: Stack, layout: Layout, h: Held, s: States) -> tuple[Term, ...]:
+def _cast_cache(stack: Stack, regime: Regime, layout: Layout, h: Held) -> tuple[Term, ...]:
     """Under full recompute no layer keeps the casts of its weights, but autocast's cache holds them until forward ends."""
     if not stack.autocast or layout.choices.recompute != "full":
         return ()
     text = "16-bit copies of the linear weights"
-    return (Term(name="buffers.cast_cache", value=h.stage.matrices * 2.0, source="torch.autocast weight cache, traced", formula=text),)
+    return (
+        Term(
+            name="buffers.cast_cache",
+            value=h.stage.matrices * regime.cast_bytes,
+            source="torch.autocast weight cache, traced",
+            formula=text,
+        ),
+    )
 
 
 def _dummy_gradients(training: Training, stack: Stack, regime: Regime, h: Held, stages: Stages) -> tuple[Term, ...]:
@@ -103,8 +110,7 @@ def _gathered(
     ranks = np.where(num(s.optimizer_shares.dense) > 1.0, 1.0, 0.0)
     layer = gathered_bytes(training, regime, h.layer) + 0.0 * stages.layers
     head = gathered_bytes(training, regime, h.head) * stages.head
-    tied = np.where(num(h.head.others) > h.layer.others, 0.0, 1.0)
-    embedding = gathered_bytes(training, regime, h.embedding) * stages.embedding
+    embedding = gathered_bytes(training, regime, h.embedding)
     if training.framework == "deepspeed":
         live = np.minimum(DEEPSPEED_LIVE * regime.gather_bytes, gathered_bytes(training, regime, h.stage))
         held = (
@@ -116,7 +122,8 @@ def _gathered(
             ),
         )
         return held, held
-    root = head + tied * embedding * stages.head if training.framework == "torchtitan" else head + embedding
+    both = head + embedding * stages.embedding
+    root = np.maximum(head, embedding * stages.head) if training.framework == "torchtitan" else both
     lora = training.method in ("lora", "qlora")
     if lora and training.framework == "litgpt":
         whole = Term(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -134,6 +134,8 @@ def held(architecture: Architecture, training: Training, ops: ModelOps, stages: 
     """Return the elements that each stage holds before any ZeRO division, shape (…, K)."""
     kinds = [tally(rows, training) for _, rows in ops.kinds]
     embedding, head = tally(ops.embedding, training), tally(ops.head, training)
+    if training.method in ("lora", "qlora") and "head" in training.lora_targets:
+        head = head + Tally(adapters=training.lora_rank * (ops.dims.hidden + ops.dims.vocab))
     if training.framework == "litgpt" and architecture.tied_embeddings:
         matrix = np.where(num(ops.dims.pp) > 1.0, 0.0, ops.dims.vocab * ops.dims.hidden)
         head = head + Tally(others=matrix)
@@ -170,7 +172,8 @@ class States:
 def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: Stages) -> States:
     """Return the states of every evaluated stage under `regime`.
 
-    Source: the regime's. Assumes: ZeRO pads partitions by less than one part in a thousand.
+    Source: the regime's. Assumes: ZeRO pads partitions by less than one part in a thousand. Megatron's Muon divides the matrices
+    layer by layer and leaves what AdamW updates (embedding, head, vectors) whole on every rank.
     """
     mode = OFFLOAD[layout.choices.offload]
     away = num(layout.degrees.offload_fraction)
@@ -186,9 +189,12 @@ def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: 
     if lora:
         weights = (*weights, *_full("weights.adapters", "adapter weight", regime.weight_bytes, trained, shares(layout, 3), regime.source))
     gradient, main = shares(layout, regime.gradient_from), shares(layout, regime.main_gradient_from)
+    stepped = trained
+    if training.optimizer == "muon" and training.framework == "megatron":
+        stepped = replace(trained, others=trained.others * num(step.dense))
     kept = (
-        *_full("optimizer.master", "master", regime.master_bytes, trained, step, regime.source),
-        *_moments(regime, trained, step),
+        *_full("optimizer.master", "master", regime.master_bytes, stepped, step, regime.source),
+        *_moments(regime, stepped, step),
     )
     host_optimizer: Num = 0.0
     if mode.optimizer:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cost_models.numeric import Num
 from hardware.calibration import calibration
+from hardware.units import show_gbit_per_second
 
 if TYPE_CHECKING:
     from cost_models.op import Collective
@@ -59,8 +60,8 @@ def network_assumed(pool: Pool) -> str | None:
     """Return the sentence that says which network rate was assumed, None where the pool states one or needs none."""
     if pool.inter_node_bytes_per_second is not None or pool.nodes <= 1:
         return None
-    rate = calibration("collectives").value("unknown_network_bytes_per_second")
-    return f"the network of {pool.node.name} is unknown; one 100 Gb/s port a server ({rate / 1e9:g} GB/s) is assumed between servers"
+    rate = show_gbit_per_second(calibration("collectives").value("unknown_network_bytes_per_second"))
+    return f"the network of {pool.node.name} is unknown; one port of {rate} a server is assumed between servers"
 
 
 def fabric(pool: Pool) -> Fabric:

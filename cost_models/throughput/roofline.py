@@ -25,7 +25,7 @@ FP32_ACCUMULATE_BYTES = 8.0
 """A weight gradient reads and writes its fp32 accumulator."""
 EAGER_FORWARD_BYTES = 11.0
 EAGER_BACKWARD_BYTES = 19.0
-"""HBM bytes per score of unfused attention with a fused softmax (run table; FEASIBILITY notes)."""
+"""HBM bytes per score of unfused attention with a fused softmax (fitted on unfused rows of the run table)."""
 SOURCE = "roofline with tile and wave quantisation; constants: hardware/measured, fitted on public GEMM timings"
 
 
@@ -97,16 +97,40 @@ def _peak(gpu: Gpu, kind: str) -> float:
     raise ValueError(f"{gpu.name} has no known peak for {kind}; it has {', '.join(peaks)}")
 
 
-def gemm_seconds(r: Rates, rate: float, m: Num, n: Num, k: Num, count: Num = 1.0, out_bytes: float = 2.0) -> Num:
+def gemm_seconds(r: Rates, rate: float, m: Num, n: Num, k: Num, count: Num = 1.0) -> Num:
     """Return the seconds of `count` products (m × k) · (k × n) that run as one kernel.
 
     The greater of compute (whole and partial waves of tiles, each k + k0 deep) and of HBM traffic, plus one launch.
     """
-    tiles = np.ceil(m / TILE) * np.ceil(n / TILE) * (count / r.units)
-    waves = r.smooth * np.maximum(tiles, 1.0) + (1.0 - r.smooth) * np.ceil(tiles)
-    compute = waves * (k + r.k0) * (2.0 * TILE * TILE * r.units / rate)
-    traffic = count * ((m * k + k * n) * r.element_bytes + m * n * out_bytes)
-    return np.maximum(compute, traffic / r.hbm_bytes_per_second) + r.launch_seconds
+    return product_seconds(r, rate, m, n, k, count, 0.0, weight=False)[0]
+
+
+def product_seconds(
+    r: Rates, rate: float, m: Num, n: Num, k: Num, count: Num, gradient_bytes: float, *, weight: bool
+) -> tuple[Num, Num, Num]:
+    """Return forward, input-gradient and weight-gradient seconds of `count` products (m × k) · (k × n), as `gemm_seconds` prices each.
+
+    `gradient_bytes` are moved per element of the weight gradient; `weight` is False for frozen weights, which have none.
+    """
+    rows, columns, inner = np.ceil(m / TILE), np.ceil(n / TILE), np.ceil(k / TILE)
+    share = count / r.units
+    tile = 2.0 * TILE * TILE * r.units / rate
+    left, right, out = m * k, k * n, m * n
+    narrow, wide = r.element_bytes / r.hbm_bytes_per_second, 2.0 / r.hbm_bytes_per_second
+    forward = _rounds(r, rows * columns * share) * ((k + r.k0) * tile)
+    backward = _rounds(r, rows * inner * share) * ((n + r.k0) * tile)
+    forward = np.maximum(forward, count * ((left + right) * narrow + out * wide)) + r.launch_seconds
+    backward = np.maximum(backward, count * ((out + right) * narrow + left * wide)) + r.launch_seconds
+    if not weight:
+        return forward, backward, 0.0
+    gradient = _rounds(r, inner * columns * share) * ((m + r.k0) * (tile / r.weight_gradient))
+    moved = count * ((left + out) * narrow + right * (gradient_bytes / r.hbm_bytes_per_second))
+    return forward, backward, np.maximum(gradient, moved) + r.launch_seconds
+
+
+def _rounds(r: Rates, tiles: Num) -> Num:
+    """Waves of tiles: the last, partly filled one counts in part."""
+    return r.smooth * np.maximum(tiles, 1.0) + (1.0 - r.smooth) * np.ceil(tiles)
 
 
 def memory_seconds(r: Rates, moved_bytes: Num, kernels: float = 1.0) -> Num:

@@ -25,6 +25,8 @@ SWITCHES = {
     "overlap_grad_reduce": "yes or no: gradient reduction behind backward",
     "overlap_param_gather": "yes or no: parameter gather of the distributed optimizer behind forward",
     "overlap_tp": "yes or no: tensor parallel collectives behind GEMMs",
+    "async_tp": "yes: torchtitan's asynchronous tensor parallelism, as overlap_tp",
+    "recompute_policy": "op, SAVE_DOT_ONLY or save_qkv_proj: which operators recomputation keeps",
     "overlap_all": "no: nothing is overlapped",
     "moe_a2a_overlap": "yes or no: expert all-to-all behind other work",
     "moe_dispatcher": "deepep or hybridep (a token goes once to each server), alltoall or allgather",
@@ -69,8 +71,8 @@ class Software:
     step_seconds: float
     moe_memory_factor: float
     """Traffic of token permutation and expert activations / traffic of fused kernels."""
-    moe_product_factor: float
-    """Rate of grouped GEMMs / rate of the newest kernels."""
+    clamped_factor: float
+    """Traffic of a clamped gated unit / traffic of a fused one."""
     dispatch_once: bool
     """Expert exchange sends a token once to each server (DeepEP, HybridEP) and not once for each expert."""
     zero_messages: float
@@ -89,7 +91,8 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     era = "2025" if "" < training.date < FUSED_MOE_SINCE else "2026"
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
-    hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if choices.zero == 3 and name not in ("compiled", "xla") else 0.0
+    hooked = choices.zero == 3 and name not in ("compiled", "xla")
+    hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if hooked else 0.0
     adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") else 0.0
     made = Software(
         name=name,
@@ -109,7 +112,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         send_hidden=modern and choices.schedule not in ("gpipe", "1f1b"),
         step_seconds=table.value("host_step_seconds"),
         moe_memory_factor=table.value(f"moe_memory_{era}"),
-        moe_product_factor=table.value(f"moe_product_{era}"),
+        clamped_factor=table.value(f"clamped_{era}"),
         dispatch_once=_dispatch_once(training, name),
         zero_messages=table.value("zero3_messages_2021") if training.framework == "deepspeed" and "" < training.date < "2022" else 1.0,
         quantise_bytes=table.value("quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"),
@@ -224,6 +227,8 @@ def _override(made: Software, training: Training) -> Software:
     ):
         if given.get("overlap_all") == "no":
             fields[name] = 0.0
+        elif name == "tp_hidden" and given.get("async_tp") == "yes":
+            fields[name] = value
         elif switch in given:
             fields[name] = value if given[switch] == "yes" else 0.0
     return replace(made, **fields) if fields else made  # type: ignore[arg-type]

@@ -186,9 +186,3 @@ def flat(value: Num) -> Num:
     """Return a per-layout value of shape () or (N, 1) as () or (N,)."""
     x = num(value)
     return x[:, 0] if x.ndim == 2 else x.reshape(()) if x.size == 1 else x
-
-
-def highest(value: Num) -> Num:
-    """Return the maximum over the stages, () or (N,)."""
-    x = num(value)
-    return np.max(x, axis=-1) if x.ndim else x

@@ -25,7 +25,6 @@ from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
-    from cost_models.blocks.dims import Dims
     from cost_models.stages import Stages
     from cost_models.training import Training
     from hardware.spec import Pool
@@ -52,7 +51,7 @@ def step_time(architecture: Architecture, training: Training, layout: Layout, po
     message = ops.dims.tokens / ops.dims.tp * (ops.dims.hidden * ops.dims.act_bytes)
     ledger = _ledger(training, layout, pool, held, p, (stack, r, f, groups), (forward, backward, weight), m, message)
     if training.method == "inference":
-        ledger = ledger + Ledger("s", (_decode(architecture, training, p, r, ops.dims),))
+        ledger = ledger + Ledger("s", (_decode(architecture, training, p, r, ops),))
     step = ledger.exposed
     tokens = float(training.global_batch) * training.seq
     model, hardware = _flop(architecture, training, p, forward, backward, tokens)
@@ -97,6 +96,7 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
         stack=stack,
         groups=groups,
         imbalance=np.where(num(d.ep) > 1.0, uneven, 1.0),
+        clamped=architecture.family == "gpt_oss",
         copies=1.0 if architecture.moe is None else float(architecture.moe.topk),
         act_bytes=4.0 if training.precision == "fp32" else 2.0,
         accumulate_bytes=2.0 * accumulated if fused else 2.0,
@@ -144,7 +144,11 @@ def _ledger(
     d = layout.degrees
     send = _send(layout, f, message_bytes)
     chunks = num(d.vpp) if layout.choices.schedule in ("interleaved",) else 1.0
-    exposed_send = 0.0 if stack.send_hidden else send * chunks
+    exposed_send: Num = send * chunks
+    if stack.send_hidden:
+        window = num(forward_all) / d.pp / chunks
+        slowed = calibration("software").value("overlap_slowdown") * send
+        exposed_send = (np.maximum(send - window, 0.0) + slowed) * chunks
     there = line(
         layout,
         held,
@@ -171,8 +175,9 @@ def _ledger(
     return Ledger("s", tuple(terms))
 
 
-def _decode(architecture: Architecture, training: Training, p: Parts, r: Rates, d: Dims) -> Term:
-    """One further token of every sample of a micro-batch: weights and KV cache are read once through all stages. Simple: HBM bytes alone."""
+def _decode(architecture: Architecture, training: Training, p: Parts, r: Rates, ops: ModelOps) -> Term:
+    """One further token of every sample of a micro-batch: weights and KV cache are read once, stage by stage (HBM bytes alone)."""
+    d = ops.dims
     copies = 1.0 if architecture.moe is None else np.minimum(1.0, d.batch * architecture.moe.topk / architecture.moe.num_experts)
     weights = (p.whole(lambda u: u.dense) - d.vocab * d.hidden + copies * p.whole(lambda u: u.expert)) * (training.weight_bits / 8.0)
     width = d.kv_heads * (d.qk_dim + d.v_dim)

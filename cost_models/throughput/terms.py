@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.pipeline import longest
 from cost_models.choices.schedules import schedule as find_schedule
 from cost_models.ledger import Term
 from cost_models.numeric import Num
 from cost_models.throughput.collectives import SOURCE as NETWORK
 from cost_models.throughput.roofline import SOURCE as KERNELS
-from cost_models.throughput.stagewise import Parts, Pick, highest
 from cost_models.throughput.units import Unit
 
 if TYPE_CHECKING:
     from cost_models.layout import Layout
     from cost_models.throughput.replicas import Synchronised, Update
+    from cost_models.throughput.stagewise import Parts, Pick
     from cost_models.training import Training
 
 HOST = "hardware/measured/software.toml (host time per layer by class of software)"
@@ -91,7 +92,7 @@ def stage_terms(p: Parts, pick: Pick, m: Num, training: Training) -> list[Term]:
 
 def rerun(u: Unit) -> Num:
     """Return the seconds of a recomputed forward: without the ZeRO gather (backward's serves it too) and without a second offload."""
-    return u.forward - u.zero_exposed_f - u.offload_exposed_f
+    return u.forward - u.zero_exposed_f - u.offload_exposed_f - u.kept_f
 
 
 def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: Pick) -> Num:
@@ -127,21 +128,21 @@ def step_terms(sync: Synchronised, u: Update, layout: Layout) -> list[Term]:
     terms = [
         Term(
             name="dp.reduce",
-            value=highest(sync.reduce),
-            exposed=highest(sync.reduce_exposed),
+            value=longest(sync.reduce),
+            exposed=longest(sync.reduce_exposed),
             source=NETWORK,
             formula="gradients over the replicas - hidden behind backward",
         ),
         Term(
             name="dp.gather",
-            value=highest(sync.gather),
-            exposed=highest(sync.gather_exposed),
+            value=longest(sync.gather),
+            exposed=longest(sync.gather_exposed),
             source=NETWORK,
             formula="updated weights over the replicas - hidden behind forward",
         ),
         Term(
             name="optimizer.update",
-            value=highest(u.device),
+            value=longest(u.device),
             source="hardware/measured/software.toml; bytes of the state regime",
             formula="owned states x bytes / HBM rate",
         ),
@@ -151,5 +152,5 @@ def step_terms(sync: Synchronised, u: Update, layout: Layout) -> list[Term]:
             ("offload.cpu_optimizer", u.host, "parameters of a server / CPU Adam rate"),
             ("offload.transfer", u.transfer, "gradients out + weights back (+ NVMe)"),
         )
-        terms += [Term(name=name, value=highest(value), source=HOST_LINK, formula=text) for name, value, text in away]
+        terms += [Term(name=name, value=longest(value), source=HOST_LINK, formula=text) for name, value, text in away]
     return terms

@@ -13,13 +13,20 @@ from cost_models.layout import Choices
 from cost_models.numeric import Num, num
 from cost_models.op import AttentionCore, Collective, Gemm, Op
 from cost_models.throughput.collectives import Placed, collective_seconds, dispatch_seconds
-from cost_models.throughput.roofline import Rates, attention_seconds, gemm_seconds, memory_seconds
+from cost_models.throughput.roofline import Rates, attention_seconds, memory_seconds, product_seconds
 from cost_models.throughput.software import Software
 from cost_models.training import Training
 from hardware.calibration import calibration
 
 WIDE = ("moe.router", "head.logits", "embedding.lookup", "mtp.head.logits")
 """Products that stay in the 16-bit type under fp8."""
+
+
+POLICIES: dict[str, tuple[float, float]] = {"op": (0.5, 0.0), "SAVE_DOT_ONLY": (0.0, 1.0)}
+"""Selective recomputation by operator: which part of the products and of the attention cores runs again, beside all element-wise work.
+
+`op`: torchtitan saves attention and every second product (torchtitan/distributed/activation_checkpoint.py); `SAVE_DOT_ONLY`: Paxml.
+"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,6 +43,8 @@ class Unit:
     again: Num = 0.0
     again_products: Num = 0.0
     """GEMMs and attention in `again`."""
+    kept_f: Num = 0.0
+    """Forward of products whose outputs `full` recomputation keeps all the same (policy save_qkv_proj)."""
     tp_f: Num = 0.0
     tp_b: Num = 0.0
     """Busy; what is exposed is `tp_exposed_*`."""
@@ -101,6 +110,8 @@ class Context:
     """Load of the busiest expert rank / mean."""
     copies: float
     """Experts of one token (top-k)."""
+    clamped: bool
+    """The gated unit clamps, scales and shifts its inputs (gpt-oss), which few kernels fuse."""
     act_bytes: float
     accumulate_bytes: float
     """HBM bytes that a weight gradient moves per element of the weight, inside its product (fused accumulation)."""
@@ -112,7 +123,9 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     """Return the seconds of one pass through `ops`; a layer (not embedding or head) also waits for the host."""
     u = Unit()
     forward, backward, again = _Sums(), _Sums(), _Sums()
-    dropped = set(c.choices.recompute_modules) if c.choices.recompute == "selective" else set()
+    policy = c.training.extra.get("recompute_policy", "") if layer else ""
+    by_module = c.choices.recompute == "selective" and policy not in POLICIES
+    dropped = set(c.choices.recompute_modules) if by_module else set()
     for op in ops:
         _parameters(u, op, c)
         rerun = bool(dropped.intersection(op.modules))
@@ -122,6 +135,8 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         plain = 1.0 if op.kind == "loss" else c.stack.memory_factor
         if op.kind == "memory" and op.tokens_imbalance:
             plain = plain * c.stack.moe_memory_factor
+        if c.clamped and op.name == "moe.activation":
+            plain = plain * c.stack.clamped_factor
         forward.bytes = forward.bytes + op.bytes_moved * (loss * plain * load) + extra[0]
         backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain * load) + extra[1]
         forward.kernels += op.kernels
@@ -143,6 +158,10 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         backward.bytes = backward.bytes + (u.trained_dense + u.trained_expert) * c.add_bytes
     u.memory_f = memory_seconds(c.rates, forward.bytes, forward.kernels)
     u.memory_b = memory_seconds(c.rates, backward.bytes, backward.kernels)
+    if policy in POLICIES and c.choices.recompute == "selective":
+        products, attention = POLICIES[policy]
+        u.again_products = products * u.gemm_f + attention * u.attention_f
+        again.bytes, again.kernels = forward.bytes, forward.kernels
     u.again = u.again_products
     if again.kernels:
         u.again = u.again + memory_seconds(c.rates, again.bytes, again.kernels)
@@ -171,18 +190,19 @@ def _products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num,
     wide = not r.quantised or op.name in WIDE
     rate = r.wide_flop_per_second if wide else r.gemm_flop_per_second
     if op.kind == "grouped_gemm":
-        rate = rate * (r.grouped * c.stack.moe_product_factor)
+        rate = rate * r.grouped
     more_f: Num = 0.0
     more_b: Num = 0.0
     for g in op.gemm:
         adapted = _is_adapter(g, c.training)
         trained = adapted or c.training.method not in ("lora", "qlora")
         m = g.m * load
-        seconds = gemm_seconds(r, rate, m, g.n, g.k, g.count)
+        seconds, inputs, weights = product_seconds(r, rate, m, g.n, g.k, g.count, c.accumulate_bytes, weight=trained)
         u.gemm_f = u.gemm_f + seconds
-        u.gemm_b = u.gemm_b + gemm_seconds(r, rate, m, g.k, g.n, g.count)
-        if trained:
-            u.gemm_w = u.gemm_w + gemm_seconds(r, rate * r.weight_gradient, g.k, g.n, m, g.count, c.accumulate_bytes)
+        if op.name == "attention.qkv" and c.training.extra.get("recompute_policy") == "save_qkv_proj":
+            u.kept_f = u.kept_f + seconds
+        u.gemm_b = u.gemm_b + inputs
+        u.gemm_w = u.gemm_w + weights
         if rerun:
             u.again_products = u.again_products + seconds
         if not wide:

@@ -10,6 +10,7 @@ from planner.plan import Broken
 from planner.rules import batch, degrees, pipeline, states, task
 from planner.rules.frameworks import SUPPORT
 from planner.rules.rule import Rule, explain
+from planner.rules.wishes import wish_rules
 
 if TYPE_CHECKING:
     from cost_models.layout import Layout
@@ -21,8 +22,8 @@ RULES: tuple[Rule, ...] = (*task.RULES, *degrees.RULES, *pipeline.RULES, *batch.
 
 
 def binding(case: Case) -> tuple[Rule, ...]:
-    """Return the rules that bind a search of `case`."""
-    return tuple(rule for rule in RULES if rule.binds(case))
+    """Return the rules that bind a search of `case`, the user's wishes about the layout last."""
+    return (*(rule for rule in RULES if rule.binds(case)), *wish_rules(case))
 
 
 def laws(case: Case) -> tuple[Rule, ...]:

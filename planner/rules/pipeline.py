@@ -8,6 +8,7 @@ import numpy as np
 
 from cost_models.layout import Layout, micro_batches
 from cost_models.numeric import num
+from cost_models.stages import FOLDED
 from planner.rules.rule import Mask, Rule, divides, show
 
 if TYPE_CHECKING:
@@ -52,7 +53,35 @@ def _counted(case: Case, layout: Layout) -> str:
     return f"{m} micro-batches a step (global batch {b:,} / micro-batch {show(d.micro_batch)} / dp {show(d.dp)})"
 
 
+def _folded(case: Case, layout: Layout) -> Mask:
+    if layout.choices.schedule not in FOLDED:
+        return True
+    return np.asarray(2.0 * num(layout.degrees.pp) <= case.architecture.layers)
+
+
 RULES = (
+    Rule(
+        id="schedule_pipeline",
+        sentence="without a pipeline all schedules are 1F1B",
+        source="planner",
+        reads=("pp", "schedule"),
+        holds=lambda case, layout: layout.choices.schedule in ("1f1b", "interleaved") or np.asarray(num(layout.degrees.pp) > 1.0),
+        given=lambda case, layout: f"schedule={layout.choices.schedule} with pp=1",
+        vary=("schedule",),
+        kind="canonical",
+    ),
+    Rule(
+        id="folded_layers",
+        sentence="a V-shaped schedule lays two chunks on every stage, of at least one layer each",
+        source="PyTorch distributed/pipelining/schedules.py (ScheduleZBVZeroBubble); torchtitan distributed/pipeline_parallel.py",
+        reads=("pp", "schedule"),
+        holds=_folded,
+        given=lambda case, layout: (
+            f"schedule={layout.choices.schedule} with pp={show(layout.degrees.pp)}: two chunks a stage need more than the"
+            f" {case.architecture.layers} layers of {case.architecture.id}"
+        ),
+        vary=("pp",),
+    ),
     Rule(
         id="layers",
         sentence="every pipeline stage holds at least one layer",

@@ -55,9 +55,12 @@ class Habits(_Entry):
     vocab_multiple: int | None = None
     compile: bool | None = None
     precision: str = "bf16"
+    optimizer: str = ""
+    """Default of a blank cell in the words of the column; empty: AdamW."""
     adapter_fp32: bool | None = None
     """Adapters in fp32; None: the code base's default."""
     quantization: str = "nf4"
+    double_quant: bool = True
     kbit_prepare: bool = False
     untied: bool = False
     """Head and embedding are separate tensors even where the model ties them."""
@@ -65,6 +68,12 @@ class Habits(_Entry):
     """Mean tokens of a sample where `seq_len` is the longest one: what step time is made of."""
     padding: bool = False
     """A padding mask is passed to the attention kernel."""
+    activation_offload: float = 0.0
+    """Part of the layer inputs that its checkpointing moves to the host."""
+    data_parallel_only: bool = False
+    """It has no tensor or pipeline parallelism: blank tp and pp are 1."""
+    one_gpu_only: bool = False
+    """It runs on one GPU where the row does not say more."""
     lora: Lora | None = None
     extra: dict[str, str] = Field(default_factory=dict)
     finetune_extra: dict[str, str] = Field(default_factory=dict)
@@ -72,28 +81,58 @@ class Habits(_Entry):
     origin: str = ""
 
 
-class _Detail(_Entry):
-    """Overrides for rows whose `framework_detail` matches."""
+class Setting(_Entry):
+    """What a row says that decides which overrides hold."""
 
-    match: str
+    detail: str = ""
+    date: str = ""
+    """ISO date; empty: today."""
+    one_gpu: bool = False
+    model_parallel: bool = False
+    """The row uses tensor or pipeline parallelism."""
+    method: str = ""
+    sharding: str = ""
+    """Without the group's size; empty: not stated."""
+
+
+class _Detail(Habits):
+    """Overrides: every condition that is given must hold. The fields of Habits that are set replace the framework's."""
+
+    match: str = ""
+    """Regular expression on the source's own words (`framework_detail`)."""
+    frameworks: tuple[str, ...] | None = None
+    since: str = ""
+    before: str = ""
     one_gpu: bool | None = None
     """Holds only for rows on one GPU (or on several)."""
+    parallel: bool | None = None
+    """Holds only for rows with tensor or pipeline parallelism (or without)."""
     method: str | None = None
     """Holds only for rows of this method."""
-    runs_as: Framework | None = None
-    zero: Literal[0, 1, 2, 3] | None = None
-    adapter_fp32: bool | None = None
-    regime: str | None = None
-    recompute: Literal["none", "selective", "full"] | None = None
-    quantization: str | None = None
-    kbit_prepare: bool | None = None
-    padding: bool | None = None
-    loss: Loss | None = None
-    mean_tokens: int | None = None
-    lora: Lora | None = None
-    extra: dict[str, str] = Field(default_factory=dict)
-    finetune_extra: dict[str, str] = Field(default_factory=dict)
-    origin: str = ""
+    methods: tuple[str, ...] | None = None
+    sharding: tuple[str, ...] | None = None
+    """Holds only where the cell is one of these; "" is a blank cell."""
+
+    def holds(self, framework: str, at: Setting) -> bool:
+        """Tell whether the conditions are met."""
+        late = not at.date or at.date[: len(self.since)] >= self.since[: len(at.date)]
+        early = not self.before or bool(at.date) and at.date[: len(self.before)] < self.before[: len(at.date)]
+        return (
+            (not self.match or re.search(self.match, at.detail) is not None)
+            and (self.frameworks is None or framework in self.frameworks)
+            and (not self.since or late)
+            and early
+            and self.one_gpu in (None, at.one_gpu)
+            and self.parallel in (None, at.model_parallel)
+            and self.method in (None, at.method)
+            and (self.methods is None or at.method in self.methods)
+            and (self.sharding is None or at.sharding in self.sharding)
+        )
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Fields of Habits that this entry sets, `extra` left out (it is merged)."""
+        return {name: getattr(self, name) for name in self.model_fields_set if name in Habits.model_fields and name != "extra"}
 
 
 class _Recipe(_Entry):
@@ -141,25 +180,23 @@ def tokenizer_vocab(tokenizer: str) -> int | None:
 
 
 @cache
-def habits(framework: str, detail: str, *, model_parallel: bool, one_gpu: bool = False, method: str = "") -> Habits | None:
-    """Return the defaults of `framework` with what its `detail` overrides; None for an unknown name.
+def habits(framework: str, at: Setting) -> Habits | None:
+    """Return the defaults of `framework` with what the overrides that hold `at` its row change; None for an unknown name.
 
-    `one_gpu` and `method` tell apart the scripts of one project. `model_parallel`: the row uses tensor or pipeline parallelism,
-    so that an unnamed framework is taken for Megatron-LM.
+    An unnamed framework of a row with tensor or pipeline parallelism is taken for Megatron-LM.
     """
     table = _file().habits
     name = framework.lower() or "other"
     if name == "other":
-        name = _named_in(detail.lower(), table) or ("megatron" if model_parallel else "other")
+        name = _named_in(at.detail.lower(), table) or ("megatron" if at.model_parallel else "other")
     entry = table.get(name)
     if entry is None:
         return None
     changes: dict[str, Any] = {}
     extra = dict(entry.extra)
     for item in _file().detail:
-        if re.search(item.match, detail) and item.one_gpu in (None, one_gpu) and item.method in (None, method):
-            given = item.model_dump(exclude_none=True, exclude={"match", "one_gpu", "method", "extra", "origin"})
-            changes |= {key: getattr(item, key) for key in given}
+        if item.holds(name, at):
+            changes |= item.changes
             extra |= item.extra
     return entry.model_copy(update={**changes, "extra": extra})
 

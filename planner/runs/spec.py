@@ -12,14 +12,14 @@ from cost_models.training import Training
 from hardware.spec import Pool
 from hardware.units import GIB
 from planner.runs.assumed import Assumptions, Unfit
-from planner.runs.frameworks import Habits, framework_names, habits
+from planner.runs.frameworks import Habits, Setting, framework_names, habits
 from planner.runs.layout import data_parallel, layout
 from planner.runs.notes import Stated, stated
 from planner.runs.place import gpu, pool
 from planner.runs.row import Run
 from planner.runs.shape import architecture
 from planner.runs.table import read
-from planner.runs.training import training
+from planner.runs.training import iso_date, training
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,10 +101,11 @@ def spec(run: Run) -> Spec | Skip:
     run = _deduce(run, said, assumed)
     try:
         card = gpu(run) if run.gpu else None
+        known = _habits(run)
+        run = _alone(run, known, assumed)
         missing = [name for name in NEEDED if getattr(run, name) in (None, "")]
         if missing:
             return Skip(run, f"does not state {', '.join(missing)}", f"missing {', '.join(missing)}")
-        known = _habits(run)
         shape = architecture(run, said, assumed, untied=known.untied)
         spread = layout(run, said, known, assumed)
         assert card is not None
@@ -138,10 +139,32 @@ def measured(run: Run) -> Measured:
 
 def _habits(run: Run) -> Habits:
     parallel = max(run.tp or 1, run.pp or 1) > 1
-    known = habits(run.framework, run.framework_detail, model_parallel=parallel, one_gpu=run.num_gpus == 1, method=run.method)
+    setting = Setting(
+        detail=run.framework_detail,
+        date=iso_date(run.date),
+        one_gpu=run.num_gpus == 1,
+        model_parallel=parallel,
+        method=run.method,
+        sharding=run.sharding.partition(":")[0],
+    )
+    known = habits(run.framework, setting)
     if known is None:
         raise Unfit(f"unknown framework: {run.framework[:40]}; known: {', '.join(framework_names())}")
     return known
+
+
+def _alone(run: Run, known: Habits, assumed: Assumptions) -> Run:
+    """Fill the degrees that a code base does not have."""
+    changes: dict[str, int] = {}
+    if run.num_gpus is None and known.one_gpu_only:
+        changes["num_gpus"] = 1
+        assumed.note("num_gpus", 1, "the framework's default")
+    if known.data_parallel_only or (changes.get("num_gpus") or run.num_gpus) == 1:
+        for name in ("tp", "pp"):
+            if getattr(run, name) is None:
+                changes[name] = 1
+                assumed.note(name, 1, "the framework has none")
+    return replace(run, **changes) if changes else run  # type: ignore[arg-type]
 
 
 def _deduce(run: Run, said: Stated, assumed: Assumptions) -> Run:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
-from cost_models.op import Collective
 from cost_models.throughput.collectives import Group, collective_seconds, dispatch_seconds, fabric, network_assumed, place, send_seconds
 from hardware.cluster import parse_cluster
-from hardware.spec import Pool
+
+if TYPE_CHECKING:
+    from cost_models.op import Collective
+    from hardware.spec import Pool
 
 MIB = 2.0**20
 
@@ -18,7 +22,8 @@ def pool(text: str) -> Pool:
 
 
 @pytest.mark.parametrize(
-    ("size", "stride", "together", "nodes"), [(8, 1, 8, 1), (4, 2, 4, 1), (8, 2, 4, 2), (16, 8, 1, 16), (2, 4, 2, 1), (12, 1, 8, 2), (1, 8, 1, 1)]
+    ("size", "stride", "together", "nodes"),
+    [(8, 1, 8, 1), (4, 2, 4, 1), (8, 2, 4, 2), (16, 8, 1, 16), (2, 4, 2, 1), (12, 1, 8, 2), (1, 8, 1, 1)],
 )
 def test_members_of_a_server(size: int, stride: int, together: int, nodes: int) -> None:
     placed = place(fabric(pool("64xA100-80G")), Group(size=float(size), stride=float(stride)))
@@ -74,9 +79,9 @@ def test_times_grow_with_size_and_message() -> None:
     f = fabric(pool("1024xH100-80G"))
     sizes = np.array([[2.0], [4.0], [8.0], [16.0], [64.0], [512.0]])
     for kind in ("all_gather", "reduce_scatter"):
-        t = np.asarray(collective_seconds(place(f, Group(size=sizes, stride=1.0)), kind, 1e8))[:, 0]  # type: ignore[arg-type]
+        t = np.asarray(collective_seconds(place(f, Group(size=sizes, stride=1.0)), kind, 1e8))[:, 0]
         assert np.all(np.diff(t[3:]) > 0)
-        more = np.asarray(collective_seconds(place(f, Group(size=sizes, stride=1.0)), kind, 2e8))[:, 0]  # type: ignore[arg-type]
+        more = np.asarray(collective_seconds(place(f, Group(size=sizes, stride=1.0)), kind, 2e8))[:, 0]
         assert np.all(more > t)
 
 

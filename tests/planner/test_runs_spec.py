@@ -331,7 +331,7 @@ FRAMEWORKS = [
 def test_frameworks(name: str) -> None:
     """Every framework of the table's description has an entry with its origin, and runs."""
     assert name in framework_names()
-    found = habits(name, "", model_parallel=False)
+    found = habits(name, Setting())
     assert found is not None and len(found.origin) > 20
     assert user(framework=name).training.framework == found.runs_as
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.pipeline import longest
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -26,4 +27,4 @@ def seconds(line: Line) -> Num:
     stage = line.forward + line.backward
     inputs = line.backward - line.weight
     bubble = np.maximum(line.pp / 2.0 - 1.0, 0.0) * np.maximum(stage + inputs - 3.0 * line.weight, 0.0)
-    return num(np.max(line.micro_batches * stage + bubble, axis=-1))
+    return longest(line.micro_batches * stage + bubble)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from cost_models.choices.pipeline import longest
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -26,4 +25,4 @@ def seconds(line: Line) -> Num:
     more = line.micro_batches - 1.0
     forward = line.forward_sum + more * line.forward
     backward = line.backward_sum + more * line.backward
-    return num(np.max(forward, axis=-1) + np.max(backward, axis=-1))
+    return longest(forward) + longest(backward)

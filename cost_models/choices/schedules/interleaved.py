@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.pipeline import longest
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -47,4 +48,4 @@ def seconds(line: Line) -> Num:
     path = line.micro_batches * stage + (total - stage) / line.vpp
     rest = line.micro_batches - np.floor(line.micro_batches / line.pp) * line.pp
     idle = np.where((rest > 0.0) & (line.pp > 1.0), (line.vpp - 1.0) * (line.pp - rest), 0.0) * (stage / line.vpp)
-    return num(np.max(path + idle, axis=-1))
+    return longest(path + idle)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.pipeline import longest
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -36,4 +37,4 @@ def seconds(line: Line) -> Num:
     none = more * stage - line.after
     short = more * np.maximum(line.forward, line.backward)
     path = np.where(more >= w, np.maximum(np.maximum(both, one), none), np.maximum(short, none))
-    return num(np.max(total + path, axis=-1))
+    return longest(total + path)

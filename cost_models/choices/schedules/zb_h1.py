@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.pipeline import longest
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -27,4 +28,4 @@ def seconds(line: Line) -> Num:
     total = line.forward_sum + line.backward_sum
     bubble = np.maximum(total - stage - 2.0 * (line.weight_sum - line.weight), 0.0)
     through = total - line.weight_sum + (line.micro_batches - 1.0) * (stage - line.weight) + line.weight
-    return num(np.max(np.maximum(line.micro_batches * stage + bubble, through), axis=-1))
+    return longest(np.maximum(line.micro_batches * stage + bubble, through))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.pipeline import longest
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def seconds(line: Line) -> Num:
     """No bubble where F = B = W; else each of the p - 1 steps of the fill leaves the longest less the shortest of half a stage."""
     stage = line.forward + line.backward
     inputs = line.backward - line.weight
-    longest = np.maximum(np.maximum(line.forward, inputs), line.weight)
-    shortest = np.minimum(np.minimum(line.forward, inputs), line.weight)
-    bubble = (line.pp - 1.0) * (longest - shortest) / 2.0
-    return num(np.max(line.micro_batches * stage + bubble, axis=-1))
+    most = np.maximum(np.maximum(line.forward, inputs), line.weight)
+    least = np.minimum(np.minimum(line.forward, inputs), line.weight)
+    bubble = (line.pp - 1.0) * (most - least) / 2.0
+    return longest(line.micro_batches * stage + bubble)

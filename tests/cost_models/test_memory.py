@@ -1,0 +1,245 @@
+"""Memory of whole layouts: phases, recompute, pipelines, offload, serving, and batches against single layouts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost_models.catalog import load
+from cost_models.choices.schedules import interleaved, schedule
+from cost_models.layout import Choices, Degrees, Layout
+from cost_models.memory.total import memory
+from cost_models.numeric import num
+from cost_models.result import BUCKETS, PHASES
+from cost_models.stages import stages
+from cost_models.training import Training
+from cost_models.transformer import model_ops
+from hardware.cluster import parse_cluster
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.result import MemoryCost
+
+PUBLISHED = Path(__file__).resolve().parents[1] / "published"
+FIGURES = {f["id"]: f for f in tomllib.loads((PUBLISHED / "figures.toml").read_text(encoding="utf-8"))["figure"]}
+POOL = parse_cluster("64xA100-80G").pools[0]
+LLAMA, MOE, MLA, GPT = load("llama-3.1-8b"), load("qwen3-30b-a3b"), load("deepseek-v3"), load("gpt2-xl")
+MODELS = (LLAMA, MOE, MLA, GPT)
+TOTALS = (
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "peak_device_bytes",
+    "peak_stage",
+    "host_bytes_per_node",
+    "nvme_bytes_per_node",
+)
+PER_STAGE = ("stage_allocated_bytes", "stage_reserved_bytes", "stage_device_bytes")
+FRAMEWORKS = ("megatron", "deepspeed", "fsdp", "torchtitan", "hf", "nanotron", "litgpt", "megatron-deepspeed")
+
+
+def evaluate(architecture: Architecture, training: Training, layout: Layout, *, every: bool = False) -> MemoryCost:
+    ops = model_ops(architecture, training, layout)
+    return memory(architecture, training, layout, POOL, ops, stages(architecture, layout, every=every))
+
+
+def single(choices: Choices | None = None, **degrees: float) -> Layout:
+    return Layout(degrees=Degrees(**{k: float(v) for k, v in degrees.items()}), choices=choices or Choices(zero=0))
+
+
+def activations(cost: MemoryCost) -> float:
+    return float(np.max(cost.phases["forward"].bucket("activations")))
+
+
+@given(data=st.data())
+def test_a_batch_equals_its_rows_bit_for_bit(data: st.DataObject) -> None:
+    model = data.draw(st.sampled_from(MODELS))
+    framework = data.draw(st.sampled_from(FRAMEWORKS))
+    method = data.draw(st.sampled_from(("full", "lora", "qlora", "inference")))
+    training = Training(framework=framework, method=method, seq=2048, global_batch=64)
+    vpp = data.draw(st.sampled_from(((1,), (1, 2, 3))))
+    choices = Choices(
+        zero=data.draw(st.sampled_from((0, 1, 2, 3))),
+        recompute=data.draw(st.sampled_from(("none", "selective", "full"))),
+        schedule="interleaved" if len(vpp) > 1 else data.draw(st.sampled_from(("1f1b", "gpipe"))),
+        offload=data.draw(st.sampled_from(("none", "optimizer", "params", "optimizer+params"))),
+        offload_target=data.draw(st.sampled_from(("host", "nvme"))),
+    )
+    grid: dict[str, Any] = {
+        "tp": (1, 2, 4),
+        "pp": (1, 2, 3, 8),
+        "vpp": vpp,
+        "cp": (1, 2),
+        "dp": (1, 2, 8),
+        "micro_batch": (1, 2, 5),
+        "recompute_layers": (-1, 0, 3),
+        "offload_fraction": (0.25, 1.0),
+        "activation_offload": (0.0, 0.5),
+    }
+    rows = data.draw(st.lists(st.fixed_dictionaries({k: st.sampled_from(v) for k, v in grid.items()}), min_size=2, max_size=5))
+    batch = Layout(degrees=Degrees(**{k: np.array([[float(row[k])] for row in rows]) for k in grid}), choices=choices)
+    many = evaluate(model, training, batch)
+    for i in range(len(rows)):
+        one = evaluate(model, training, batch.row(i))
+        for name in TOTALS:
+            assert getattr(many, name)[i] == getattr(one, name), name
+        for name in PER_STAGE:
+            assert np.max(getattr(many, name)[i]) == np.max(getattr(one, name)), name
+
+
+@given(
+    model=st.sampled_from(MODELS),
+    framework=st.sampled_from(FRAMEWORKS),
+    attention=st.sampled_from(("eager", "flash")),
+    tp=st.sampled_from((1, 2)),
+    pp=st.sampled_from((1, 4)),
+    layers=st.integers(0, 12),
+)
+def test_more_recompute_never_saves_more(model: Architecture, framework: Any, attention: Any, tp: int, pp: int, layers: int) -> None:
+    training = Training(framework=framework, attention=attention, seq=1024, global_batch=16)
+    degrees = {"tp": tp, "pp": pp}
+    none = activations(evaluate(model, training, single(Choices(zero=0, recompute="none"), **degrees)))
+    some = activations(evaluate(model, training, single(Choices(zero=0, recompute="selective"), **degrees)))
+    part = activations(evaluate(model, training, single(Choices(zero=0, recompute="full"), **degrees, recompute_layers=layers)))
+    more = activations(evaluate(model, training, single(Choices(zero=0, recompute="full"), **degrees, recompute_layers=layers + 1)))
+    full = activations(evaluate(model, training, single(Choices(zero=0, recompute="full"), **degrees)))
+    assert full <= some <= none
+    assert full <= more <= part <= none
+
+
+@given(model=st.sampled_from(MODELS), framework=st.sampled_from(FRAMEWORKS), method=st.sampled_from(("full", "lora", "qlora", "inference")))
+def test_terms_are_named_by_bucket_and_have_a_source(model: Architecture, framework: Any, method: Any) -> None:
+    cost = evaluate(model, Training(framework=framework, method=method, global_batch=8), single(Choices(zero=3), dp=4, pp=2))
+    assert tuple(cost.phases) == PHASES
+    for ledger in (*cost.phases.values(), cost.overhead):
+        names = [term.name for term in ledger.terms]
+        assert len(names) == len(set(names))
+        assert all(term.bucket in BUCKETS and term.source for term in ledger.terms)
+    assert all(term.name.split(".")[1] in ("reserved", "device") for term in cost.overhead.terms)
+    allocated = num(cost.stage_allocated_bytes)
+    highest = np.max([num(ledger.total) + 0.0 * allocated for ledger in cost.phases.values()], axis=0)
+    assert allocated == pytest.approx(highest)
+    assert np.all(num(cost.stage_reserved_bytes) >= allocated)
+    assert np.all(num(cost.stage_device_bytes) > num(cost.stage_reserved_bytes))
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_gpipe_holds_more_than_1f1b_and_no_less_than_one(pp: int) -> None:
+    training = Training(global_batch=32, seq=1024)
+    held = {name: activations(evaluate(LLAMA, training, single(Choices(zero=0, schedule=name), pp=pp))) for name in ("gpipe", "1f1b")}  # type: ignore[arg-type]
+    one = activations(evaluate(LLAMA, training.model_copy(update={"global_batch": 1}), single(pp=pp)))
+    assert held["gpipe"] == pytest.approx(32 * one, rel=0.02)
+    assert held["1f1b"] == pytest.approx(pp * one, rel=0.02)
+
+
+def test_interleaving_counts_chunks_where_layers_do_not_divide() -> None:
+    """4 stages of 2 chunks, one layer on the last: its one layer sits in the first chunk, which holds 4 of the 5 chunks in flight."""
+    last = interleaved.layer_passes(num(3.0), num(1.0), num(4.0), num(2.0), num(8.0))
+    assert float(last) == 4.0
+    even = interleaved.layer_passes(num(3.0), num(6.0), num(4.0), num(2.0), num(8.0))
+    assert float(even) == 6.0 * float(schedule("interleaved").in_flight(num(3.0), num(4.0), num(2.0), num(8.0)))
+    wider = interleaved.layer_passes(num(3.0), num(6.0), num(4.0), num(2.0), num(8.0), 6.0)
+    assert float(wider) > float(even)
+
+
+def test_offload_moves_states_from_the_device_to_the_host() -> None:
+    training = Training(framework="deepspeed", global_batch=8)
+    stay = evaluate(LLAMA, training, single(Choices(zero=3), dp=8))
+    away = evaluate(LLAMA, training, single(Choices(zero=3, offload="optimizer"), dp=8))
+    half = evaluate(LLAMA, training, single(Choices(zero=3, offload="optimizer"), dp=8, offload_fraction=0.5))
+    moved = float(np.max(stay.phases["optimizer"].bucket("optimizer")))
+    assert float(np.max(away.phases["optimizer"].bucket("optimizer"))) == 0.0
+    assert float(np.max(half.phases["optimizer"].bucket("optimizer"))) == pytest.approx(moved / 2.0)
+    assert float(stay.host_bytes_per_node) == 0.0
+    assert float(away.host_bytes_per_node) >= 8.0 * moved
+    nvme = evaluate(LLAMA, training, single(Choices(zero=3, offload="optimizer+params", offload_target="nvme"), dp=8))
+    assert float(nvme.nvme_bytes_per_node) > 8.0 * moved > 0.0
+    assert float(nvme.host_bytes_per_node) < float(away.host_bytes_per_node)
+
+
+def test_serving_holds_weights_and_a_cache() -> None:
+    training = Training(method="inference", seq=4096)
+    cost = evaluate(LLAMA, training, single(micro_batch=2))
+    cache = 2 * LLAMA.layers * LLAMA.kv_heads * LLAMA.head_dim * 2 * 4096 * 2
+    assert float(np.max(cost.phases["forward"].bucket("kv_cache"))) == cache
+    eight = evaluate(LLAMA, training.model_copy(update={"kv_bits": 8}), single(micro_batch=2))
+    assert float(np.max(eight.phases["forward"].bucket("kv_cache"))) == pytest.approx(cache * (8 / 16 + 2 / 64))
+    latent = evaluate(MLA, training, single())
+    assert MLA.mla is not None
+    width = MLA.mla.kv_lora_rank + MLA.mla.qk_rope_head_dim
+    assert float(np.max(latent.phases["forward"].bucket("kv_cache"))) == MLA.layers * width * 4096 * 2
+    window = load("gemma-3-12b-pt")
+    full = window.model_copy(update={"sliding_window": None})
+    sizes = [float(np.max(evaluate(m, training, single()).phases["forward"].bucket("kv_cache"))) for m in (window, full)]
+    assert sizes[0] < 0.5 * sizes[1]
+
+
+def _figure(name: str) -> tuple[dict[str, float], float]:
+    figure = FIGURES[name]
+    return figure.get("planner", figure["stated"]), max(figure.get("tolerance", 0.0), 1e-9)
+
+
+HF = Training(framework="hf", regime="pure-bf16", seq=2048, global_batch=1)
+
+
+def test_figure_traced_activations_and_logits() -> None:
+    said, within = _figure("llama8b-activations-traced")
+    cost = evaluate(LLAMA, HF, single())
+    layers = sum(
+        float(np.max(num(t.value))) for t in cost.phases["forward"].terms if t.name in ("activations.attention", "activations.feed_forward")
+    )
+    assert layers == pytest.approx(said["activations_bytes"], rel=within)
+    said, within = _figure("llama8b-logits-peak")
+    assert float(np.max(cost.phases["forward"].bucket("logits"))) == pytest.approx(said["logits_bytes"], rel=within)
+    said, within = _figure("llama8b-logits-one-copy")
+    saved = next(float(np.max(num(t.value))) for t in cost.phases["forward"].terms if t.name == "logits.saved")
+    assert saved == pytest.approx(said["logits_bytes"], rel=within)
+
+
+def test_figure_layer_inputs_under_full_recompute() -> None:
+    said, within = _figure("llama8b-full-recompute")
+    cost = evaluate(LLAMA, HF, single(Choices(zero=0, recompute="full")))
+    inputs = next(float(np.max(num(t.value))) for t in cost.phases["forward"].terms if t.name == "activations.layer_inputs")
+    assert inputs == pytest.approx(said["layer_inputs_bytes"], rel=within)
+
+
+def test_figure_activations_grow_with_tokens() -> None:
+    said, within = _figure("llama8b-activations-scale-micro-batch")
+    base = activations(evaluate(LLAMA, HF, single()))
+    assert activations(evaluate(LLAMA, HF, single(micro_batch=4))) / base == pytest.approx(said["activations_ratio"], rel=within)
+    said, within = _figure("llama8b-activations-scale-sequence")
+    longer = HF.model_copy(update={"seq": 8192})
+    assert activations(evaluate(LLAMA, longer, single())) / base == pytest.approx(said["activations_ratio"], rel=within)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "recompute"),
+    [
+        ("llama8b-total-full", {"regime": "zero-paper", "extra": {"optimizer_kernel": "fused"}}, "none"),
+        ("llama8b-total-lora", {"method": "lora"}, "full"),
+        ("llama8b-total-qlora", {"method": "qlora"}, "full"),
+    ],
+)
+def test_figure_totals_on_one_gpu(name: str, changes: dict[str, Any], recompute: Any) -> None:
+    said, within = _figure(name)
+    training = Training(**({"framework": "hf", "seq": 2048, "global_batch": 1, "lora_rank": 16} | changes))
+    cost = evaluate(LLAMA, training, single(Choices(zero=0, recompute=recompute)))
+    assert float(cost.peak_allocated_bytes) == pytest.approx(said["total_bytes"], rel=within)
+
+
+@pytest.mark.parametrize(("name", "seq"), [("llama8b-lora-padded-1024", 1024), ("llama8b-lora-padded-8192", 8192)])
+def test_figure_longest_sample_decides(name: str, seq: int) -> None:
+    said, within = _figure(name)
+    training = Training(framework="hf", method="lora", seq=seq, global_batch=4)
+    ledger = evaluate(LLAMA, training, single(Choices(zero=0, recompute="full"), micro_batch=4)).phases["forward"]
+    assert float(np.max(ledger.bucket("activations") + ledger.bucket("logits"))) == pytest.approx(said["activations_bytes"], rel=within)
