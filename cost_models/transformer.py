@@ -6,32 +6,20 @@ from dataclasses import dataclass
 
 from cost_models.architecture import Architecture
 from cost_models.blocks.attention import attention
-from cost_models.blocks.dims import Dims, dims, norm_elements
 from cost_models.blocks.embedding import embedding
 from cost_models.blocks.head import head
 from cost_models.blocks.mla import mla
 from cost_models.blocks.mlp import mlp
 from cost_models.blocks.moe import moe
+from cost_models.dims import Dims, dims, norm_elements
 from cost_models.implementations import implementation
 from cost_models.layout import Choices, Degrees, Layout
+from cost_models.model_ops import ModelOps
 from cost_models.numeric import num
 from cost_models.op import Gemm, Op, Params
 from cost_models.stack import resolve
 from cost_models.stages import LayerKind, layer_kinds
 from cost_models.training import Training
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelOps:
-    """Ops of a model, per rank and micro-batch; how often each kind of layer occurs on a stage is `stages.kind_layers`."""
-
-    kinds: tuple[tuple[LayerKind, tuple[Op, ...]], ...]
-    """One layer of each kind, in the order of `stages.layer_kinds`."""
-    embedding: tuple[Op, ...]
-    head: tuple[Op, ...]
-    mtp: tuple[Op, ...]
-    """One multi-token-prediction module with its own pass through the head; empty unless trained."""
-    dims: Dims
 
 
 def model_ops(architecture: Architecture, training: Training, layout: Layout) -> ModelOps:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from hardware.catalog import UnknownName, find, load_gpu, load_node, unknown
 from hardware.cluster_file import MAX_POOLS, read_cluster_file
-from hardware.pools import MAX_GPUS, ClusterError, PoolReport, PoolRequest, describe_node, make_pool
+from hardware.pools import MAX_GPUS, ClusterError, PoolReport, PoolRequest, describe_node, make_pool, unknowns
 from hardware.spec import Cluster
 from hardware.units import UnitError, parse_bytes, quote
 
@@ -102,8 +103,28 @@ def _is_path(text: str) -> bool:
         return False
 
 
-def _cluster(name: str, reports: list[PoolReport]) -> Cluster:
-    """Joins the pools; with several, each sentence says whose it is."""
+def _merged(reports: list[PoolReport]) -> list[PoolReport]:
+    """Pools of equal servers are one pool: same GPU, server, network, GPUs used of each server (full servers alone) and free memory."""
+    found: dict[str, PoolReport] = {}
+    for report in reports:
+        pool = report.pool
+        whole = pool.count % pool.gpus_per_node == 0
+        key = pool.model_copy(update={"count": 1}).model_dump_json() if whole else f"{len(found)}"
+        if key not in found:
+            found[key] = report
+            continue
+        before = found[key]
+        count = before.pool.count + pool.count
+        sentence = f"{before.pool.count} x and {pool.count} x {pool.gpu.name} in equal servers are one pool of {count}"
+        assumed = (*before.assumed, *report.assumed, sentence)
+        joined = before.pool.model_copy(update={"count": count})
+        found[key] = PoolReport(pool=joined, assumed=tuple(dict.fromkeys(assumed)), warnings=tuple(unknowns(joined)))
+    return list(found.values())
+
+
+def _cluster(name: str, reports: list[PoolReport], between: Mapping[str, float] | None = None) -> Cluster:
+    """Joins the pools; with several, each sentence says whose it is. Equal pools are one unless `between` says how they are joined."""
+    reports = reports if between else _merged(reports)
 
     def label(report: PoolReport, sentence: str) -> str:
         return sentence if len(reports) == 1 else f"{report.pool.count} x {report.pool.gpu.name}: {sentence}"
@@ -113,6 +134,7 @@ def _cluster(name: str, reports: list[PoolReport]) -> Cluster:
         pools=tuple(report.pool for report in reports),
         assumed=tuple(dict.fromkeys(label(report, sentence) for report in reports for sentence in report.assumed)),
         warnings=tuple(dict.fromkeys(label(report, sentence) for report in reports for sentence in report.warnings)),
+        **(between or {}),
     )
     if cluster.count > MAX_GPUS:
         raise ClusterError(f"cluster {quote(name)} has {cluster.count:,} GPUs; at most {MAX_GPUS:,} are planned")

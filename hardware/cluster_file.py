@@ -1,6 +1,7 @@
 """A cluster described in a TOML file: catalogue names, overridden facts, or machines that exist in no catalogue.
 
-One pool at the top level, or several as `[[pool]]`:
+One pool at the top level, or several as `[[pool]]` (then the top level may say how they are joined: `network_between_pools = "400 Gb/s"`,
+all traffic between two pools together, and `latency_between_pools = "20 ms"`):
 
     name = "our lab"
     gpu = "A100-80G"                 # or a table [gpu]: base = "A100-80G" with changed facts, or all facts of an own GPU
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hardware.catalog import UnknownName, load_gpu, load_node
 from hardware.pools import ClusterError, PoolReport, PoolRequest, default_server, make_pool, plain_server, resize_node
 from hardware.records import GPU_FACTS, NODE_FACTS, Fact, RecordError, build_gpu, build_node, collect_facts
-from hardware.units import BYTES, BYTES_PER_SECOND, quote
+from hardware.units import BYTES, BYTES_PER_SECOND, SECONDS, quote
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,11 @@ POOL_FACTS: dict[str, Fact] = {
     "network_per_gpu": Fact(field="inter_node_bytes_per_second", kind=BYTES_PER_SECOND),
     "oversubscription": Fact(field="oversubscription", kind="number"),
 }
+BETWEEN_FACTS: dict[str, Fact] = {
+    "network_between_pools": Fact(field="between_pools_bytes_per_second", kind=BYTES_PER_SECOND),
+    "latency_between_pools": Fact(field="between_pools_latency_seconds", kind=SECONDS, zero=True),
+}
+"""Keys of the top level beside [[pool]]; the fields are those of Cluster."""
 Built = TypeVar("Built")
 
 
@@ -252,8 +258,21 @@ def _read_pool(table: object, free_memory_bytes: float | None) -> PoolReport:
         raise RecordError([str(error)]) from None
 
 
-def read_cluster_file(path: Path, free_memory_bytes: float | None) -> tuple[str, list[PoolReport]]:
-    """Name and pools of a cluster file. Raises ClusterError: one line with everything that is wrong in it."""
+def _between(table: Mapping[str, object], problems: list[str]) -> dict[str, float]:
+    """How the pools are joined: fields of Cluster. What is wrong is added to `problems`."""
+    given = {key: value for key, value in table.items() if key in BETWEEN_FACTS}
+    pools = table.get("pool")
+    if given and not (isinstance(pools, list) and len(pools) > 1):
+        problems.append(f"{' and '.join(given)} joins pools: give two or more [[pool]] tables")
+        return {}
+    values, wrong = collect_facts(given, BETWEEN_FACTS)
+    problems.extend(wrong)
+    return values
+
+
+def read_cluster_file(path: Path, free_memory_bytes: float | None) -> tuple[str, list[PoolReport], dict[str, float]]:
+    """Name and pools of a cluster file, and how they are joined (fields of Cluster). Raises ClusterError: one line with everything that
+    is wrong in it."""
     shown = quote(str(path))
     table = _table(read_text(path), shown)
     name = table.get("name", path.stem)
@@ -261,10 +280,11 @@ def read_cluster_file(path: Path, free_memory_bytes: float | None) -> tuple[str,
     problems: list[str] = []
     if not isinstance(name, str) or not name.isprintable() or len(name) > MAX_LINE:
         problems.append("name must be a text on one line")
-    if "pool" in table and len(table) > 1 + ("name" in table):
-        problems.append("give either one pool's keys at the top level or [[pool]] tables, not both")
     if not isinstance(pools, list) or not 1 <= len(pools) <= MAX_POOLS:
         raise ClusterError(f"{shown}: pool must be one to {MAX_POOLS} [[pool]] tables")
+    between = _between(table, problems)
+    if "pool" in table and set(table) - {"pool", "name", *BETWEEN_FACTS}:
+        problems.append("give either one pool's keys at the top level or [[pool]] tables, not both")
     reports = []
     for number, pool in enumerate(pools, start=1):
         try:
@@ -274,4 +294,4 @@ def read_cluster_file(path: Path, free_memory_bytes: float | None) -> tuple[str,
             problems.extend(where + problem for problem in error.problems)
     if problems:
         raise ClusterError(f"{shown}: {'; '.join(problems[:20])}{'; …' if len(problems) > 20 else ''}")
-    return str(name), reports
+    return str(name), reports, between

@@ -133,7 +133,7 @@ def _size_sentences(node: Node, count: int, used: int) -> list[str]:
     return []
 
 
-def _unknowns(pool: Pool) -> list[str]:
+def unknowns(pool: Pool) -> list[str]:
     """Warnings: facts that no source gives, and what is skipped for want of them."""
     gpu, node = pool.gpu, pool.node
     lines = []
@@ -204,4 +204,4 @@ def make_pool(request: PoolRequest) -> PoolReport:
         oversubscription=request.oversubscription,
         free_memory_bytes=request.free_memory_bytes,
     )
-    return PoolReport(pool=pool, assumed=(*assumed, *_size_sentences(node, request.count, used)), warnings=tuple(_unknowns(pool)))
+    return PoolReport(pool=pool, assumed=(*assumed, *_size_sentences(node, request.count, used)), warnings=tuple(unknowns(pool)))

@@ -181,6 +181,10 @@ class Cluster(Spec):
     """Sentences: what the reader took where the request left it open."""
     warnings: tuple[str, ...] = ()
     """Sentences: facts that are unknown and the checks skipped for want of them."""
+    between_pools_bytes_per_second: float | None = Field(default=None, gt=0)
+    """All traffic between two pools together, one direction; None: the slower of their servers' networks."""
+    between_pools_latency_seconds: float = Field(default=0.0, ge=0)
+    """What a message between two pools takes beyond the latency of a network (regions far apart)."""
 
     @property
     def count(self) -> int:

@@ -13,7 +13,7 @@ from cost_models.cost import cost
 from cost_models.layout import Degrees, Layout, micro_batches
 from cost_models.ledger import add
 from cost_models.numeric import num
-from cost_models.stages import Stages, layer_kinds
+from cost_models.stages import FOLDED, Stages, layer_kinds
 from planner.measures import broken_wishes, wished
 from planner.plan import Plan, Verdict
 from planner.rules import frameworks_of
@@ -74,8 +74,11 @@ def take(layout: Layout, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> 
 
 
 def _totals(case: Case, layout: Layout) -> Totals:
-    result = cost(case.architecture, case.training, layout, case.pool)
-    size = layout.size
+    return totals_of(cost(case.architecture, case.training, layout, case.pool), layout.size)
+
+
+def totals_of(result: Cost, size: int) -> Totals:
+    """Return the totals of a batch of `size` layouts from its cost."""
     memory = result.memory
     return Totals(
         device_bytes=_flat(memory.peak_device_bytes, size),
@@ -152,39 +155,87 @@ def evaluate(case: Case, layout: Layout, *, every: bool = True) -> Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTable:
-    """What stages of one pipeline cost, whatever the others hold."""
+    """What stages of one pipeline cost, whatever the others hold; all arrays (R,)."""
 
-    rows: Array
-    """(K, 4): pipeline position, first layer, layers held, fully recomputed layers."""
     device_bytes: Array
-    """(K,)"""
-    seconds: Array
-    """Forward and backward of one micro-batch, (K,)."""
+    host_bytes: Array
+    """Per server, were all its ranks on this stage."""
+    nvme_bytes: Array
+    forward_seconds: Array
+    """Of one micro-batch, with its send to the next stage where that is exposed."""
+    backward_seconds: Array
+    alone_seconds: Array
+    """All micro-batches through this stage, by the schedule's own formula, were it the only one that counts."""
+    step_seconds: tuple[Array, ...]
+    """Terms that come once a step, of which the slowest stage of each counts."""
+    share: Array
+    """What the step takes for each second of the above (stragglers)."""
+    constant_seconds: Array
 
 
-def stage_table(case: Case, layout: Layout, rows: Array) -> StageTable:
-    """Return the cost of each row's stage, from one evaluation of all of them."""
-    kinds, before = layer_kinds(case.architecture)
-    position, start, held, again = (rows[:, i] for i in range(4))
+def stage_table(
+    case: Case, layout: Layout, *, position: Array, layers: Array, kind_layers: tuple[Array, ...], recomputed: Array
+) -> StageTable:
+    """Return the cost of stages, one a row: `position` in the pipeline, layers held (of each kind) and recomputed, all (R,).
+
+    `layout` is single, or a batch of R rows. From one evaluation of all of them.
+    """
     first = np.where(position == 0.0, 1.0, 0.0)
-    ends = (start + held).astype(np.int64), start.astype(np.int64)
+    last = first if layout.choices.schedule in FOLDED else np.where(position == num(layout.degrees.pp).reshape(-1) - 1.0, 1.0, 0.0)
+    return _stage_table(case, layout, position, layers, kind_layers, recomputed, (first, last))
+
+
+def balanced(case: Case, layout: Layout) -> StageTable:
+    """Return for each row of a batch the cost of a stage that holds an equal part of everything: layers, embedding and head.
+
+    No split of the model is faster than one of such stages, where a schedule's time is convex in the stages' times.
+    """
+    pp = num(layout.degrees.pp).reshape(-1)
+    part = 1.0 / pp
+    _, before = layer_kinds(case.architecture)
+    kinds = tuple(table[-1] * part for table in before)
+    return _stage_table(case, layout, 0.0 * pp, case.architecture.layers * part, kinds, 0.0 * pp, (part, part))
+
+
+def _stage_table(
+    case: Case, layout: Layout, position: Array, layers: Array, kinds: tuple[Array, ...], recomputed: Array, ends: tuple[Array, Array]
+) -> StageTable:
+    def column(values: Array) -> Array:
+        return num(values).reshape(-1, 1)
+
     described = Stages(
-        index=position,
-        layers=held,
-        kind_layers=tuple((table[ends[0]] - table[ends[1]]).astype(np.float64) for table in before),
-        embedding=first,
-        head=np.where(position == num(layout.degrees.pp) - 1.0, 1.0, 0.0),
-        first_layer=first,
-        recomputed=again,
+        index=column(position),
+        layers=column(layers),
+        kind_layers=tuple(column(k) for k in kinds),
+        embedding=column(ends[0]),
+        head=column(ends[1]),
+        first_layer=column(np.where(position == 0.0, 1.0, 0.0)),
+        recomputed=column(recomputed),
     )
     result = cost(case.architecture, case.training, layout, case.pool, held=described)
-    seconds = num(result.time.stage_forward_seconds) + result.time.stage_backward_seconds
-    return StageTable(rows=rows, device_bytes=num(result.memory.stage_device_bytes), seconds=num(seconds))
+    size, m = len(position), micro_batches(layout, case.training.global_batch)
+    terms = {t.name: _flat(t.value if t.exposed is None else t.exposed, size) for t in result.time.ledger.terms}
+    names = tuple(terms)
+    once = names[names.index("pp.send") + 1 : names.index("host.stragglers")]
+    work = add(terms[name] for name in names[: names.index("pp.send") + 1])
+    before = add(terms[name] for name in names[: names.index("host.stragglers")])
+    send = terms["pp.send"] / _flat(2.0 * num(m), size)
+    return StageTable(
+        device_bytes=_flat(result.memory.stage_device_bytes, size),
+        host_bytes=_flat(result.memory.host_bytes_per_node, size),
+        nvme_bytes=_flat(result.memory.nvme_bytes_per_node, size),
+        forward_seconds=_flat(result.time.stage_forward_seconds, size) + send,
+        backward_seconds=_flat(result.time.stage_backward_seconds, size) + send,
+        alone_seconds=work,
+        step_seconds=tuple(terms[name] for name in once),
+        share=1.0 + terms["host.stragglers"] / before,
+        constant_seconds=add(terms[name] for name in names[names.index("host.stragglers") + 1 :]) + 0.0 * work,
+    )
 
 
-def plan(case: Case, layout: Layout) -> Plan:
-    """Return the plan of a single layout: all stages' ledgers, verdict, and what limits it."""
-    result = evaluate(case, layout)
+def plan(case: Case, layout: Layout, result: Cost | None = None) -> Plan:
+    """Return the plan of a single layout: all stages' ledgers, verdict, and what limits it. `result`: its cost where that is known."""
+    result = evaluate(case, layout) if result is None else result
     host = case.pool.node.host_memory_bytes
     return Plan(
         architecture=case.architecture,

@@ -7,6 +7,7 @@ from typing import Literal
 
 from cost_models.architecture import Architecture
 from cost_models.layout import Layout
+from cost_models.ledger import Ledger
 from cost_models.result import Cost
 from cost_models.training import Training
 from hardware.spec import Pool
@@ -54,6 +55,66 @@ class Plan:
         return self.verdict == "fits"
 
 
+MixedKind = Literal["stages", "replicas"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixedPart:
+    """What one pool does in a plan that spans several."""
+
+    plan: Plan
+    """Replicas: the plan of the pool's own samples. Stages: the pipeline's layout, with the cost of the pool's stages (their memory and
+    step terms are meant, not the step)."""
+    samples: int
+    """Of the global batch; stages: all of it."""
+    first_stage: int | None = None
+    """Position of the pool's first pipeline stage; None for replicas."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers of the pool's stages; empty for replicas."""
+    busy_seconds: float
+    """Forward and backward of a step: of the replicas, or of the pool's slowest stage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixedPlan:
+    """One plan over several pools."""
+
+    kind: MixedKind
+    """`stages`: each pool holds stages of one pipeline; `replicas`: each pool holds replicas with their own layout and share of the batch."""
+    framework: str
+    parts: tuple[MixedPart, ...]
+    """In the order of the pipeline, or of the pools."""
+    ledger: Ledger
+    """Terms of the step; exposed sums to `step_seconds`."""
+    step_seconds: float
+    tokens_per_second: float
+    """Of all GPUs."""
+    needs: tuple[str, ...] = ()
+    """Sentences: what the framework must support to run it."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that work."""
+        return sum(part.plan.pool.count for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mixed:
+    """Outcome of planning several pools together."""
+
+    plans: tuple[MixedPlan, ...]
+    """Best first; the best of each kind and framework."""
+    comparison: str
+    """What is won or lost against the best single pool, with numbers."""
+    single: Plan | None = None
+    """The best plan of one pool alone."""
+    links: tuple[str, ...] = ()
+    """Sentences: the links between pools, and what was assumed of them."""
+    refusals: tuple[str, ...] = ()
+    """Why pools or kinds of plans were left out."""
+    proof: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remedy:
     """One change of the request that makes it feasible, verified by search."""
@@ -82,6 +143,30 @@ class NearMiss:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ClashMember:
+    """One requirement of a clash."""
+
+    requirement: str
+    """In words: `79.2 GiB per GPU, 5 % of it kept free`."""
+    flags: str
+    """Flags that state it; empty for facts of the server."""
+    enough: bool
+    """Whether dropping it alone, with everything else of the request kept, makes the request feasible."""
+    plan: Plan | None
+    """A plan that the others of the clash allow without it; None where the clash was not proved minimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clash:
+    """Requirements that cannot be met together, whatever becomes of the others."""
+
+    members: tuple[ClashMember, ...] = ()
+    minimal: bool = True
+    """Whether dropping any member was shown to leave a feasible rest."""
+    searches: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Searched:
     """How far the search looked."""
 
@@ -105,5 +190,9 @@ class SearchResult:
     searched: Searched
     near_misses: tuple[NearMiss, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    clash: Clash | None = None
+    """Where the status is infeasible and it was asked why."""
     notes: tuple[str, ...] = ()
-    """Sentences for the reader: pools planned one at a time, checks skipped, …"""
+    """Sentences for the reader: checks skipped, …"""
+    mixed: Mixed | None = None
+    """Plans over several pools of a mixed cluster; None for one pool."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hardware.calibration import Quantiles
 from planner.bands import LEVEL, Band, MemoryClass, PeakKind, RunClass
+from planner.validate_schema import Coverage
 
 if TYPE_CHECKING:
     from planner.validate_errors import Error
@@ -142,15 +143,20 @@ def _width(members: Sequence[Residual], values: Array, weight: Array) -> float:
     return float(np.clip(quantiles(np.concatenate(scores), np.concatenate(counted), (LEVEL,))[0], NARROWEST, WIDEST))
 
 
+def counted(words: str, members: Sequence[Residual]) -> str:
+    """Return what a band rests on, in words."""
+    return f"{words}: {len(members)} of {len({r.source for r in members})} sources"
+
+
 def derive(members: Sequence[Residual], of: str, kind: PeakKind | None, meaning: str = "", origin: str = "") -> Band:
     """Return the band of a class and kind of peak: of its own rows where they are of enough sources, else of the next wider pool."""
-    pools = [(f"class {of}", [r for r in members if r.of == of and r.kind == kind])]
+    pools = [(f"rows of class {of}", [r for r in members if r.of == of and r.kind == kind])]
     if kind is not None:
         pools[0] = (f"{kind} peaks of class {of}", pools[0][1])
         pools.append((f"{kind} peaks of all classes", [r for r in members if r.kind == kind]))
     enough = [pool for pool in pools if len(pool[1]) >= FEWEST_ROWS and len({r.source for r in pool[1]}) >= FEWEST_SOURCES]
     words, picked = enough[0] if enough else ("all rows", list(members))
-    return band_of(picked, meaning, origin, f"{words}: {len(picked)} rows of {len({r.source for r in picked})} sources")
+    return band_of(picked, meaning, origin, counted(words, picked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +188,32 @@ def judged(members: Sequence[Residual]) -> list[Judged]:
                 bands[key] = (band.ratio(LOW), band.ratio(0.5), band.ratio(HIGH))
             made.append(Judged(own, *bands[key]))
     return made
+
+
+def coverage(quantity: Literal["step", "memory"], found: Sequence[Judged]) -> list[Coverage]:
+    """Return how often the intervals hold: of all rows, of each class, and of each class and kind of peak."""
+    made = [_coverage(quantity, "all", None, found)] if found else []
+    for of in sorted({j.residual.of for j in found}):
+        members = [j for j in found if j.residual.of == of]
+        made.append(_coverage(quantity, of, None, members))
+        kinds = sorted({j.residual.kind for j in members if j.residual.kind is not None})
+        made += [_coverage(quantity, of, kind, [j for j in members if j.residual.kind == kind]) for kind in kinds]
+    return made
+
+
+def _coverage(quantity: Literal["step", "memory"], name: str, kind: PeakKind | None, found: Sequence[Judged]) -> Coverage:
+    where = np.asarray([j.where for j in found])
+    errors = np.abs([j.middle / j.residual.ratio - 1.0 for j in found])
+    return Coverage(
+        quantity=quantity,
+        name=name,
+        kind=kind,
+        count=len(found),
+        inside=float(np.mean(where == 0)),
+        below=float(np.mean(where < 0)),
+        above=float(np.mean(where > 0)),
+        low=float(np.median([j.low for j in found])),
+        high=float(np.median([j.high for j in found])),
+        median=float(np.median(errors)),
+        p90=float(np.percentile(errors, 90.0)),
+    )

@@ -30,22 +30,13 @@ class Prediction:
     """At the longest sample."""
     typical: Cost
     """At the typical sample; the same where all are of one length."""
+    run_class: RunClass
+    """Whose errors of step time it shares."""
 
     @cached_property
     def case(self) -> Case:
         """What the layout is judged against."""
         return Case(architecture=self.spec.architecture, training=self.spec.training, pool=self.spec.pool)
-
-    @property
-    def run_class(self) -> RunClass:
-        """The class of run that the row states; else that of its model, method and framework (unknown where it names no framework)."""
-        run = self.spec.run
-        for name in RUN_CLASSES:
-            if run.class_ == name:
-                return name
-        usual = run_class(self.spec.architecture, self.spec.training)
-        unnamed = run.framework.lower() in ("", "other") and not run.framework_detail
-        return "unknown" if unnamed and usual in ("tuned", "user") else usual
 
     @property
     def memory_class(self) -> MemoryClass:
@@ -101,6 +92,16 @@ def logged(stages: npt.NDArray[np.float64], which: str) -> npt.NDArray[np.float6
     return stages
 
 
+def class_of(spec: Spec) -> RunClass:
+    """Return the class of run that a row states; else that of its model, method and framework (unknown where it names no framework)."""
+    for name in RUN_CLASSES:
+        if spec.run.class_ == name:
+            return name
+    usual = run_class(spec.architecture, spec.training)
+    unnamed = spec.run.framework.lower() in ("", "other") and not spec.run.framework_detail
+    return "unknown" if unnamed and usual in ("tuned", "user") else usual
+
+
 class Predictor:
     """Evaluates specs; rows that ask the same question are answered once."""
 
@@ -111,8 +112,8 @@ class Predictor:
         """Return the prediction of one row."""
         longest = self._cost(spec, spec.training)
         if spec.typical_seq is None:
-            return Prediction(spec, longest, longest)
-        return Prediction(spec, longest, self._cost(spec, spec.training.model_copy(update={"seq": spec.typical_seq})))
+            return Prediction(spec, longest, longest, class_of(spec))
+        return Prediction(spec, longest, self._cost(spec, spec.training.model_copy(update={"seq": spec.typical_seq})), class_of(spec))
 
     def _cost(self, spec: Spec, training: Training) -> Cost:
         key = (id(spec.architecture), training.model_dump_json(), repr(spec.layout), id(spec.pool))

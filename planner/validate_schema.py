@@ -38,6 +38,19 @@ class ValidatedRow(Record):
     """The same against the prediction of the kind of memory that the row states."""
     oom: bool = False
     """The row ran out of memory."""
+    run_class: str | None = None
+    """Whose errors of step time the row shares: as stated, else by model, method and framework."""
+    memory_class: str | None = None
+    """Whose errors of peak memory it shares."""
+    step_interval_80_seconds: tuple[float, float] | None = None
+    """Where the step time lies with 80 % probability, by the shipped bands."""
+    peak_interval_80_bytes: tuple[float, float] | None = None
+    """The same of the peak, of the kind that the row states (of the device where it states none)."""
+    fit_probability: float | None = None
+    """Probability that the worst stage fits."""
+    step_in_left_out_interval: bool | None = None
+    """Whether the measured step time lies in the interval that the other sources alone give."""
+    peak_in_left_out_interval: bool | None = None
 
 
 class ErrorGroup(Record):
@@ -67,6 +80,44 @@ class OneSided(Record):
     """Part of the rows whose prediction lies below the printed value."""
 
 
+class Misjudged(Record):
+    """A verdict that what happened contradicts."""
+
+    id: str
+    verdict: Literal["fits", "no"]
+    predicted_device_bytes: float
+    capacity_bytes: float
+    fit_probability: float
+    stage: int
+    phase: str
+    bucket: str
+    """Largest bucket of the fullest stage at its fullest phase."""
+    reason: str
+    """What the verdict rests on, in a sentence."""
+
+
+class Coverage(Record):
+    """How often intervals hold, each row judged with its own source left out of what sets its interval."""
+
+    quantity: Literal["step", "memory"]
+    name: str
+    """Class (`all`: of the quantity)."""
+    kind: Literal["allocated", "device"] | None = None
+    """Kind of peak; null: step time, or both kinds."""
+    count: int
+    inside: float
+    """Part of the rows within the 80 % interval."""
+    below: float
+    above: float
+    """Measured more than the interval says."""
+    low: float
+    high: float
+    """Median ends of those intervals, measured / predicted."""
+    median: float
+    """Median absolute error once predictions are corrected by the other sources' median alone (leave one source out)."""
+    p90: float
+
+
 class OutOfMemory(Record):
     """Verdicts against what happened."""
 
@@ -76,6 +127,8 @@ class OutOfMemory(Record):
     caught_share: float | None
     missed: list[str]
     """Ids of the others."""
+    misses: list[Misjudged]
+    """The rows of `missed` and `wrong`, each with what the verdict rests on."""
     ran_rows: int
     """Rows with a measured peak or step that ran."""
     called_no: int
@@ -147,5 +200,6 @@ class ValidationReport(Record):
     """Mean of the medians of step time over the dense sources with at least 8 rows."""
     one_sided: list[OneSided]
     out_of_memory: OutOfMemory
+    coverage: list[Coverage]
     regret: Regret
     calibrated: list[Calibrated]

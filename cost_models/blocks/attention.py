@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
 from cost_models.blocks.linear import bias, enter, leave, lora_gemms, weight
 from cost_models.blocks.norm import norm
+from cost_models.dims import Dims
 from cost_models.layout import Choices
 from cost_models.numeric import Num, num
 from cost_models.op import AttentionCore, Comm, Gemm, Op, Params, Saved

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims, norm_elements
 from cost_models.blocks.linear import leave
+from cost_models.dims import Dims, norm_elements
 from cost_models.layout import Choices
 from cost_models.op import Gemm, Op, Params, Saved
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims, norm_elements
 from cost_models.blocks.linear import enter
+from cost_models.dims import Dims, norm_elements
 from cost_models.layout import Choices
 from cost_models.numeric import Num
 from cost_models.op import Comm, Gemm, Op, Params, Saved

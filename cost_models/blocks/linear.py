@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.blocks.dims import Dims
+from cost_models.dims import Dims
 from cost_models.layout import Choices
 from cost_models.numeric import Num
 from cost_models.op import Comm, Gemm, Params

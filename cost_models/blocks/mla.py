@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cost_models.architecture import Architecture, Mla
 from cost_models.blocks.attention import core
-from cost_models.blocks.dims import Dims
 from cost_models.blocks.linear import bias, enter, leave, lora_gemms, weight
 from cost_models.blocks.norm import norm
+from cost_models.dims import Dims
 from cost_models.layout import Choices
 from cost_models.op import Gemm, Op, Params, Saved
 from cost_models.training import Training

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims
 from cost_models.blocks.linear import bias, enter, leave, lora_gemms, weight
 from cost_models.blocks.norm import norm
+from cost_models.dims import Dims
 from cost_models.layout import Choices
 from cost_models.numeric import Num
 from cost_models.op import Drop, Gemm, Op, Saved

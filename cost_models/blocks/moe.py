@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cost_models.architecture import Architecture, Moe
-from cost_models.blocks.dims import Dims
 from cost_models.blocks.linear import bias, weight
 from cost_models.blocks.mlp import feed_forward
 from cost_models.blocks.norm import norm
+from cost_models.dims import Dims
 from cost_models.layout import Choices
 from cost_models.numeric import Num
 from cost_models.op import Comm, Gemm, Op, Params, Saved

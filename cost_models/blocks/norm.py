@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.architecture import Architecture
-from cost_models.blocks.dims import Dims, norm_elements
+from cost_models.dims import Dims, norm_elements
 from cost_models.op import Op, Params, Saved
 
 SOURCE = "one read and one write of the stream for norm and residual each; backward reads twice (fused norm kernels)"

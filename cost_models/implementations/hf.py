@@ -22,7 +22,7 @@ from cost_models.stack import resolve
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
-    from cost_models.blocks.dims import Dims
+    from cost_models.dims import Dims
     from cost_models.layout import Choices
     from cost_models.training import Training
 

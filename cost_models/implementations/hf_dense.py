@@ -12,7 +12,7 @@ from cost_models.stack import Kernel, resolve, stream_bytes
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
-    from cost_models.blocks.dims import Dims
+    from cost_models.dims import Dims
     from cost_models.numeric import Num
     from cost_models.training import Training
 

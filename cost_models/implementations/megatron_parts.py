@@ -10,7 +10,7 @@ from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
-    from cost_models.blocks.dims import Dims
+    from cost_models.dims import Dims
     from cost_models.implementations import Kept
     from cost_models.numeric import Num
     from cost_models.training import Training

@@ -8,7 +8,7 @@ from cost_models.implementations import Kept, megatron_parts
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
-    from cost_models.blocks.dims import Dims
+    from cost_models.dims import Dims
     from cost_models.layout import Choices
     from cost_models.training import Training
 

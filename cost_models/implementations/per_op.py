@@ -8,7 +8,7 @@ from cost_models.op import Saved
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
-    from cost_models.blocks.dims import Dims
+    from cost_models.dims import Dims
     from cost_models.implementations import Kept
 
 SOURCE = "torchtitan distributed/activation_checkpoint.py (_get_custom_policy: every second aten.mm is recomputed)"

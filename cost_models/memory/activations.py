@@ -15,10 +15,10 @@ from cost_models.numeric import Num, num
 from cost_models.stack import Stack, stream_bytes
 
 if TYPE_CHECKING:
+    from cost_models.model_ops import ModelOps
     from cost_models.op import Op
     from cost_models.stages import Stages
     from cost_models.training import Loss, Training
-    from cost_models.transformer import ModelOps
 
 LOGIT_BYTES: dict[Loss, float] = {"eager": 12.0, "compiled": 6.0, "chunked": 4.0, "fused": 1.0, "vocab-parallel": 6.0}
 """Bytes per logit alive at the loss's peak, 16-bit logits: eager torch 2 + 4 (fp32 copy or log-softmax gradient) + 4 + … = 12 (traced);

@@ -11,9 +11,9 @@ from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
+    from cost_models.model_ops import ModelOps
     from cost_models.stages import LayerKind, Stages
     from cost_models.training import Training
-    from cost_models.transformer import ModelOps
 
 QUANT_GROUP = 64.0
 """Elements per scale of a quantised cache or weight."""

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from cost_models.architecture import Architecture
     from cost_models.choices.precision import Regime
     from cost_models.layout import Layout
+    from cost_models.model_ops import ModelOps
     from cost_models.op import Op, Params
     from cost_models.stages import Stages
     from cost_models.training import Training
-    from cost_models.transformer import ModelOps
 
 NF4 = "bitsandbytes functional.py (quantize_4bit, block 64), checked against its CPU build"
 

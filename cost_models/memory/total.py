@@ -23,9 +23,9 @@ from cost_models.stack import MEGATRON, Stack, resolve
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
+    from cost_models.model_ops import ModelOps
     from cost_models.stages import Stages
     from cost_models.training import Training
-    from cost_models.transformer import ModelOps
     from hardware.spec import Pool
 
 

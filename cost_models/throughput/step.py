@@ -11,6 +11,7 @@ from cost_models.choices.precision import regime_of
 from cost_models.choices.schedules import schedule
 from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term
+from cost_models.model_ops import ModelOps
 from cost_models.numeric import Num, num
 from cost_models.result import TimeCost
 from cost_models.throughput.collectives import Fabric, Group, Placed, fabric, place, send_seconds
@@ -20,7 +21,7 @@ from cost_models.throughput.software import Software, software
 from cost_models.throughput.stagewise import Parts, decisive, flat, line, parts, slowest
 from cost_models.throughput.terms import pipeline_terms, rerun, stage_terms, step_terms
 from cost_models.throughput.units import Context, unit
-from cost_models.transformer import ModelOps, count_parameters
+from cost_models.transformer import count_parameters
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:

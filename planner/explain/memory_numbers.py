@@ -18,7 +18,8 @@ from cost_models.memory.states import Held, States, held, states
 from cost_models.numeric import num
 from cost_models.stack import stream_bytes
 from cost_models.stages import Stages, stages
-from cost_models.transformer import ModelOps, model_ops
+from cost_models.model_ops import ModelOps
+from cost_models.transformer import model_ops
 from hardware.calibration import calibration
 from planner.explain import at
 from planner.explain.figures import Numbers, numbers
@@ -208,9 +209,9 @@ def _scales(plan: Plan, facts: Known, term: Term, k: int, value: float) -> Numbe
 
 _READERS: tuple[tuple[str, _Reader], ...] = (
     ("weights.base", _base),
-    ("weights.adapters", _state("weight_bytes", 3, "weight")),
+    ("weights.adapters", _state("weight_bytes", 3, "weights")),
     ("weights.scales", _scales),
-    ("weights", _state("weight_bytes", "weight_from", "weight")),
+    ("weights", _state("weight_bytes", "weight_from", "weights")),
     ("gradients.main", _state("main_gradient_bytes", "main_gradient_from")),
     ("gradients", _state("gradient_bytes", "gradient_from")),
     ("optimizer.master", _state("master_bytes", "optimizer_from", "optimizer")),

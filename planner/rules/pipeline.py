@@ -8,6 +8,7 @@ import numpy as np
 
 from cost_models.layout import Layout, micro_batches
 from cost_models.numeric import num
+from cost_models.stack import resolve
 from cost_models.stages import FOLDED
 from planner.rules.rule import Mask, Rule, divides, show
 
@@ -81,6 +82,18 @@ RULES = (
             f" {case.architecture.layers} layers of {case.architecture.id}"
         ),
         vary=("pp",),
+    ),
+    Rule(
+        id="folded_compile",
+        sentence="schedules that split the backward run stages that are not compiled: a compiled one has a single backward",
+        source="PyTorch distributed/pipelining/_backward.py (stage_backward_input walks the autograd graph)",
+        reads=("schedule",),
+        holds=lambda case, layout: layout.choices.schedule not in FOLDED or resolve(case.training).implementation != "compiled",
+        given=lambda case, layout: (
+            f"schedule={layout.choices.schedule} with the compiled stages that torchtitan has by default: try implementation=hf"
+        ),
+        vary=("schedule",),
+        frameworks=("torchtitan",),
     ),
     Rule(
         id="layers",

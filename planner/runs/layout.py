@@ -52,7 +52,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
     vpp, held = held_layers(run, said, assumed)
     zero, group = _sharding(run, said, habits, dp, assumed)
     recompute, modules, depth = _recompute(run, said, habits, zero, dp, assumed)
-    offload, kept = _offload(run)
+    offload, kept = _offload(run, habits, recompute)
     ep = run.ep or 1
     degrees = Degrees(
         tp=float(run.tp),
@@ -144,10 +144,10 @@ def modules_of(said: Stated) -> tuple[str, ...]:
     return known or ("core_attn",)
 
 
-def _offload(run: Run) -> tuple[Any, float]:
+def _offload(run: Run, habits: Habits, recompute: str) -> tuple[Any, float]:
     """What of the states lives on the host, and the part of the layers whose activations do."""
     parts = [part for part in run.offload.split("+") if part and part != "none"]
-    kept = 0.0
+    kept = habits.activation_offload if not run.offload and recompute == "full" else 0.0
     for part in parts:
         name, _, value = part.partition(":")
         if name == "activations":

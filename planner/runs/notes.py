@@ -56,6 +56,12 @@ FACTS: tuple[Fact, ...] = (
     _fact("quantization", r"\bquantization (None|bnb\.nf4-dq|bnb\.nf4)"),
     _fact("train_embeddings", r"\bembedding and lm_head also trained\b", "yes"),
     _fact("recipe", r"(?:^|; )([\w.-]+/(?:lora|qlora|full)\.yaml)"),
+    _fact(
+        "optimizer_in_backward",
+        r"\boptimizer[_ -]in[_ -](?:bwd|backward)\b|\b[Ff]used? optimizer step into (?:the )?backward\b",
+        "yes",
+        everywhere=True,
+    ),
     _fact("other_adapter", r"(?:^|; )(Adapter V2|Adapter)(?=;)"),
     _fact("pure_bf16", r"\bfull finetune is pure bf16\b", "yes"),
     _fact("adapter_fp32", r"\badapter weights fp32\b", "yes"),

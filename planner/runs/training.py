@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from planner.runs.notes import Stated
     from planner.runs.row import Run
 
+_OWN_MASTER = ("deepspeed", "megatron-deepspeed", "megatron", "nanotron", "torchtitan")
+"""Code bases that keep their own fp32 weights, whatever a row calls mixed precision."""
 _NO_FLASH = ("Volta", "Turing", "Pascal")
 MEGATRON_DROPOUT = 0.1
 """Megatron-LM's --hidden-dropout and --attention-dropout where they are not given (megatron/training/arguments.py)."""
@@ -80,6 +82,7 @@ _FACTS = (
     "longest_sample",
     "packed",
     "regression",
+    "optimizer_in_backward",
 )
 """Facts of the notes that are handed on under their own name."""
 
@@ -104,7 +107,7 @@ def training(run: Run, said: Stated, habits: Habits, gpu: Gpu, shape: Architectu
         "method": method(run, said),
         "framework": habits.runs_as,
         "date": iso_date(run.date),
-        "optimizer": _optimizer(run, said, assumed),
+        "optimizer": _optimizer(run, said, habits, assumed),
         "padding_mask": habits.padding,
         "vocab_multiple": said.argument("make-vocab-size-divisible-by") or habits.vocab_multiple,
         "mtp": said.says("mtp") or said.argument("mtp-num-layers") is not None,
@@ -159,15 +162,20 @@ def switches(run: Run, said: Stated, habits: Habits) -> dict[str, str]:
         extra["base_dtype"] = "fp32"
     if "lora-fa" in run.optimizer.lower():
         extra["lora_fa"] = "yes"
+    if "paged" in (run.optimizer or habits.optimizer).lower():
+        extra["paged_optimizer"] = "yes"
     if habits.quantization != "nf4" and method(run, said) == "qlora":
         extra["quantization"] = habits.quantization
     return extra
 
 
-def _optimizer(run: Run, said: Stated, assumed: Assumptions) -> Optimizer:
+def _optimizer(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Optimizer:
     text = run.optimizer.lower() or said.arguments.get("optimizer", "")
     if not text and re.search(r"\bMuon optimizer\b", run.notes):
         text = "muon"
+    if not text and habits.optimizer:
+        text = habits.optimizer.lower()
+        assumed.note("optimizer", habits.optimizer, "the framework's default")
     if "8-bit" in text or "8bit" in text:
         return "adam8bit"
     names: tuple[Optimizer, ...] = ("muon", "adafactor", "lion", "sgd")
@@ -190,7 +198,7 @@ def _types(run: Run, said: Stated, habits: Habits, gpu: Gpu, assumed: Assumption
     if text.endswith("-pure") or said.says("pure_bf16"):
         regime = "pure-bf16"
     elif text.endswith("-mixed"):
-        regime = "autocast"
+        regime = None if habits.runs_as in _OWN_MASTER else "autocast"
     return {"precision": base, "regime": None if adapters or base == "fp32" else regime}
 
 
@@ -252,7 +260,7 @@ def _adapters(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> d
         "lora_targets": targets or default.targets,
         "lora_dropout": default.dropout,
         "kbit_prepare": habits.kbit_prepare and method(run, said) == "qlora",
-        "double_quant": said.facts.get("quantization") != "bnb.nf4" and "qlora.yaml" not in recipe,
+        "double_quant": habits.double_quant and said.facts.get("quantization") != "bnb.nf4" and "qlora.yaml" not in recipe,
     }
     if said.says("adapter_fp32"):
         values["adapter_fp32"] = True

@@ -15,10 +15,11 @@ from cost_models.catalog import load
 from cost_models.layout import Choices, Degrees, Layout
 from cost_models.ledger import add
 from cost_models.memory.total import memory
+from cost_models.model_ops import ModelOps
 from cost_models.numeric import num
 from cost_models.stages import stages
 from cost_models.training import Training
-from cost_models.transformer import ModelOps, model_ops
+from cost_models.transformer import model_ops
 from hardware.cluster import parse_cluster
 
 WITHIN = 0.01

@@ -1,0 +1,126 @@
+"""What a plan rests on: papers, code, datasheets and calibrations behind exactly its terms, each once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from cost_models.numeric import num
+from hardware.calibration import calibration, generation, names
+from planner.explain import at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cost_models.ledger import Term
+    from hardware.spec import Gpu
+    from planner.plan import Plan
+
+Kind = Literal["model", "datasheet", "paper", "code", "calibration", "reasoning"]
+KINDS: dict[Kind, str] = {
+    "model": "Model",
+    "datasheet": "Machine",
+    "paper": "Papers",
+    "code": "Code that was read",
+    "calibration": "Calibrations",
+    "reasoning": "Other grounds",
+}
+"""Kind of source -> its heading."""
+FOLDER = "hardware/measured"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One source and what it is used for."""
+
+    kind: Kind
+    text: str
+    used_by: tuple[str, ...]
+    """Names of terms, or what else rests on it."""
+
+
+def sources(plan: Plan) -> tuple[Source, ...]:
+    """Return the sources of `plan`, by kind; terms that are zero need none."""
+    found: dict[tuple[Kind, str], list[str]] = {}
+
+    def add(kind: Kind, text: str, user: str) -> None:
+        users = found.setdefault((kind, text.strip()), [])
+        if user not in users:
+            users.append(user)
+
+    for part in _parts(plan.architecture.source):
+        add("model", part, "dimensions")
+    for name, text in _datasheets(plan):
+        for part in _parts(text):
+            add("datasheet", part, name)
+    files: dict[str, list[str]] = {}
+    for term in _terms(plan):
+        if FOLDER in term.source:
+            for file in _files(term.source, plan.pool.gpu):
+                files.setdefault(file, []).append(term.name)
+        for part in _parts(term.source):
+            if FOLDER not in part:
+                add(_kind(part), part, term.name)
+    for file, users in files.items():
+        for user in dict.fromkeys(users):
+            add("calibration", _calibration_text(file, plan.pool.gpu), user)
+    order = list(KINDS)
+    made = [Source(kind=kind, text=text, used_by=tuple(users)) for (kind, text), users in found.items() if text]
+    return tuple(sorted(made, key=lambda s: order.index(s.kind)))
+
+
+def _terms(plan: Plan) -> Iterator[Term]:
+    """Terms that are not zero anywhere: of the highest phases, overhead, host and step."""
+    m = plan.cost.memory
+    for number, ledger in enumerate(m.phases.values()):
+        if np.any(num(m.stage_phase) == float(number)):
+            yield from (t for t in ledger.terms if np.any(num(t.value)))
+    yield from (t for t in (*m.overhead.terms, *m.host.terms) if np.any(num(t.value)))
+    yield from (t for t in plan.cost.time.ledger.terms if at(t.value, 0))
+
+
+def _datasheets(plan: Plan) -> Iterator[tuple[str, str]]:
+    gpu, node = plan.pool.gpu, plan.pool.node
+    yield gpu.name, gpu.source
+    if gpu.memory_note:
+        yield f"{gpu.name}: memory", gpu.memory_note
+    yield node.name, node.source
+    for fact, text in node.fact_sources.items():
+        yield f"{node.name}: {fact}", text
+
+
+def _parts(text: str) -> list[str]:
+    """Split at semicolons that stand between sources, not inside brackets."""
+    return [part.strip() for part in re.split(r";(?![^(]*\))", text) if part.strip()]
+
+
+def _kind(text: str) -> Kind:
+    if re.search(r"arXiv|et al\.", text):
+        return "paper"
+    if re.search(r"\.py\b|\.md\b|docs/|README|Megatron|DeepSpeed|torch|PyTorch|Engine|bitsandbytes|litgpt|traced", text):
+        return "code"
+    return "reasoning"
+
+
+def _files(source: str, gpu: Gpu) -> list[str]:
+    """Calibration files that a term's source names; without a name, those of the accelerator."""
+    named = [name for name in re.findall(rf"{FOLDER}/(\w+)\.toml", source) if name in names()]
+    if named:
+        return named
+    own = generation(gpu.arch)
+    return ["default"] if own is None else [own.name, "default"]
+
+
+def _calibration_text(file: str, gpu: Gpu) -> str:
+    """The file with its date, and the origins of the constants that the accelerator takes from it."""
+    found = calibration(file)
+    constants = found.constants
+    own = generation(gpu.arch)
+    if file == "default" and own is not None:
+        constants = {name: c for name, c in constants.items() if name not in own.constants}
+    origins = dict.fromkeys(c.origin for c in constants.values())
+    date = f" ({found.date})" if found.date else ""
+    return f"{FOLDER}/{file}.toml{date}, {len(constants)} constants: {'; '.join(origins)}"
