@@ -31,6 +31,8 @@ class Stack:
     """LoRA adapters in fp32: each adapted linear keeps an fp32 copy of its input (peft's default)."""
     foreach: bool
     """The optimizer step makes a full copy of what it updates (torch's foreach optimizers)."""
+    foreach_copies: float
+    """Such copies: torch before 2.1 makes two (square roots and denominators), later ones divide in place."""
     autocast: bool
     """fp32 weights and residual stream, 16-bit linear layers."""
 
@@ -50,6 +52,7 @@ def resolve(training: Training) -> Stack:
         kernel=_kernel(training),
         adapter_fp32=_adapter_fp32(training),
         foreach=step == "foreach",
+        foreach_copies=float(training.extra.get("foreach_copies", "1")),
         autocast=_autocast(training),
     )
 

@@ -140,7 +140,7 @@ def _even(layers: int, pp: Num, vpp: Num, index: Num) -> Num:
     base = np.floor(layers / (num(pp) * vpp))
     rest = layers - base * (num(pp) * vpp)
     larger = np.floor((rest - index) / pp) + np.where(num(index) == 0.0, 0.0, 1.0)
-    return base * vpp + np.maximum(larger, 0.0)
+    return num(base * vpp + np.maximum(larger, 0.0))
 
 
 def chunk_start(layers: int, pp: Num, vpp: Num, chunk: Num) -> Num:

@@ -2,7 +2,8 @@
 
 A band is the distribution of measured / predicted, from hardware/measured/error.toml (`planner validate RUNS.csv --bands FILE` writes
 it). Step time has one band for each class of run; peak memory, where the code base matters more than who tuned it, one for each class
-of code base and kind of peak. A limit in bytes follows from a band and a confidence, so that a search compares bytes with bytes.
+of code base and kind of peak, and one for what must fit. A limit in bytes follows from a band and a confidence, so that a search
+compares bytes with bytes.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ def step_name(run_class: RunClass) -> str:
 def memory_name(memory_class: MemoryClass, kind: PeakKind) -> str:
     """Return the name of the band of peak memory."""
     return f"memory_{memory_class}_{kind}"
+
+
+def fit_name(of: MemoryClass) -> str:
+    """Return the name of the band of what must fit."""
+    return f"memory_{of}_fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,13 @@ def step_band(of: RunClass) -> Band:
 def memory_band(of: MemoryClass, kind: PeakKind = "device") -> Band:
     """Return the band of a kind of peak memory of a class."""
     return Band(calibration(FILE).bands[memory_name(of, kind)])
+
+
+@cache
+def fit_band(of: MemoryClass) -> Band:
+    """Return the band of what must fit on the card: of both kinds of peak together. An allocator that runs short gives back its cache, so
+    the need is at least what is allocated and at most what the card shows while there is room."""
+    return Band(calibration(FILE).bands[fit_name(of)])
 
 
 @cache

@@ -52,6 +52,11 @@ class Board:
     cutoff: float = float("inf")
     """Step seconds of the last entry of a full board: a slower layout can no longer be shown."""
 
+    @property
+    def fastest(self) -> float:
+        """Step seconds of the best entry; infinite while there is none."""
+        return min((e.step_seconds for e in self.entries.values()), default=float("inf"))
+
     def add(self, entry: Entry) -> bool:
         """Put an entry on the board if it is the best of its key and among the best; tell whether it was."""
         before = self.entries.get(entry.key)

@@ -37,9 +37,10 @@ class _Oracle:
 
     def without(self, dropped: list[Requirement]) -> Plan | None:
         """Return a plan of the first request that has one: everything at its most permissive, then one thing at each of its others."""
-        for chosen in _choices([len(r.relax(self.resolved)) for r in dropped]):
+        last_first = dropped[::-1]  # the machine before the batch, which has to suit it; the method before its states
+        for chosen in _choices([len(r.relax(self.resolved)) for r in last_first]):
             made, key = self.resolved, []
-            for requirement, number in zip(dropped, chosen, strict=True):
+            for requirement, number in zip(last_first, chosen, strict=True):
                 options = requirement.relax(made)
                 changed = options[min(number, len(options) - 1)]
                 key += [(requirement.id, number)] if changed is not made else []

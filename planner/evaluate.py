@@ -14,6 +14,7 @@ from cost_models.layout import Degrees, Layout, micro_batches
 from cost_models.ledger import add
 from cost_models.numeric import num
 from cost_models.stages import FOLDED, Stages, layer_kinds
+from planner.fit import fit_probability
 from planner.measures import broken_wishes, wished
 from planner.plan import Plan, Verdict
 from planner.rules import frameworks_of
@@ -74,11 +75,12 @@ def take(layout: Layout, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> 
 
 
 def _totals(case: Case, layout: Layout) -> Totals:
-    return totals_of(cost(case.architecture, case.training, layout, case.pool), layout.size)
+    result = cost(case.architecture, case.training, layout, case.pool)
+    return totals_of(result, layout.size, wished(case, layout, result))
 
 
-def totals_of(result: Cost, size: int) -> Totals:
-    """Return the totals of a batch of `size` layouts from its cost."""
+def totals_of(result: Cost, size: int, kept: npt.NDArray[np.bool_] | None = None) -> Totals:
+    """Return the totals of a batch of `size` layouts from its cost. `kept`: which keep the wishes about results; None: there are none."""
     memory = result.memory
     return Totals(
         device_bytes=_flat(memory.peak_device_bytes, size),
@@ -86,7 +88,7 @@ def totals_of(result: Cost, size: int) -> Totals:
         nvme_bytes=_flat(memory.nvme_bytes_per_node, size),
         step_seconds=_flat(result.time.step_seconds, size),
         states_bytes=_flat(_states(memory), size),
-        wished=wished(case, layout, result),
+        wished=np.ones(size, dtype=bool) if kept is None else kept,
     )
 
 
@@ -127,18 +129,27 @@ def over(case: Case, found: Totals) -> Array:
     return np.asarray(worst)
 
 
-def excluded_by(case: Case, found: Totals) -> dict[str, int]:
-    """Return how many layouts each limit excludes: `memory`, `host_memory`, `nvme`, `wishes` (the first that each breaks)."""
+def some(found: Totals, rows: npt.NDArray[np.bool_]) -> Totals:
+    """Return the totals of the rows of a mask."""
+    return Totals(**{f.name: getattr(found, f.name)[rows] for f in fields(Totals)})
+
+
+def excluded_by(case: Case, found: Totals, times: npt.NDArray[np.int64] | None = None) -> dict[str, int]:
+    """Return how many layouts each limit excludes: `memory`, `host_memory`, `nvme`, `wishes` (the first that each breaks).
+
+    `times`: layouts that each row stands for; one where it is not given.
+    """
+    each = np.ones(len(found), dtype=np.int64) if times is None else times
     device = found.device_bytes > case.limit_bytes
     host, nvme = case.host_limit_bytes, case.pool.node.nvme_bytes
     over_host = ~device & (found.host_bytes > (np.inf if host is None else host))
     over_nvme = ~device & ~over_host & (found.nvme_bytes > (np.inf if nvme is None else nvme))
     unwished = ~device & ~over_host & ~over_nvme & ~found.wished
     counts = {
-        "memory": int(device.sum()),
-        "host_memory": int(over_host.sum()),
-        "nvme": int(over_nvme.sum()),
-        "wishes": int(unwished.sum()),
+        "memory": int(each[device].sum()),
+        "host_memory": int(each[over_host].sum()),
+        "nvme": int(each[over_nvme].sum()),
+        "wishes": int(each[unwished].sum()),
     }
     return {name: count for name, count in counts.items() if count}
 
@@ -197,6 +208,30 @@ def balanced(case: Case, layout: Layout) -> StageTable:
     return _stage_table(case, layout, 0.0 * pp, case.architecture.layers * part, kinds, 0.0 * pp, (part, part))
 
 
+def ends_and_layers(case: Case, layout: Layout) -> list[tuple[Array, Array]]:
+    """Return seconds of forward and backward of a stage that holds nothing (its sends), of what the first stage has beside layers, of
+    what the last has, and of one layer of each kind, for each row of a batch."""
+    pp = num(layout.degrees.pp).reshape(-1)
+    nothing, one = 0.0 * pp, 0.0 * pp + 1.0
+    kinds = len(layer_kinds(case.architecture)[0])
+    folded = layout.choices.schedule in FOLDED
+
+    def timed(position: Array, more: int | None, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        """A stage of one layer of the first kind, and one more of kind `more`."""
+        held = tuple(one * ((k == 0) + (k == more)) for k in range(kinds))
+        t = _stage_table(case, layout, position, one if more is None else 2.0 * one, held, nothing, ends)
+        return t.forward_seconds, t.backward_seconds
+
+    def less(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        return a[0] - b[0], a[1] - b[1]
+
+    inner = timed(nothing + 0.5, None, (nothing, nothing))
+    layers = [less(timed(nothing + 0.5, k, (nothing, nothing)), inner) for k in range(kinds)]
+    first = less(timed(nothing, None, (one, one if folded else nothing)), inner)
+    last = less(timed(pp - 1.0, None, (nothing, one)), inner)
+    return [less(inner, layers[0]), first, last, *layers]
+
+
 def _stage_table(
     case: Case, layout: Layout, position: Array, layers: Array, kinds: tuple[Array, ...], recomputed: Array, ends: tuple[Array, Array]
 ) -> StageTable:
@@ -228,7 +263,7 @@ def _stage_table(
         backward_seconds=_flat(result.time.stage_backward_seconds, size) + send,
         alone_seconds=work,
         step_seconds=tuple(terms[name] for name in once),
-        share=1.0 + terms["host.stragglers"] / before,
+        share=1.0 + terms["host.stragglers"] / np.maximum(before, np.finfo(np.float64).tiny),
         constant_seconds=add(terms[name] for name in names[names.index("host.stragglers") + 1 :]) + 0.0 * work,
     )
 
@@ -245,6 +280,7 @@ def plan(case: Case, layout: Layout, result: Cost | None = None) -> Plan:
         cost=result,
         verdict=_verdict(case, result.memory),
         margin_bytes=case.pool.capacity_bytes - case.limit_bytes,
+        fit_probability=fit_probability(case, result.memory),
         host_capacity_bytes=host,
         micro_batches=int(micro_batches(layout, case.training.global_batch)),
         limited_by=limited_by(result.time),
@@ -317,3 +353,8 @@ def shares_of(time: TimeCost) -> dict[str, float]:
         name = "bubble" if term.name == "pp.bubble" else term.bucket
         found[name] = found.get(name, 0.0) + seconds / step
     return found
+
+
+def held_cost(case: Case, layout: Layout, held: Stages | None = None) -> Cost:
+    """Return the cost of a batch, or of the stages that `held` describes (then their stage values and step terms are meant, not totals)."""
+    return cost(case.architecture, case.training, layout, case.pool, held=held)

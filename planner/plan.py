@@ -8,9 +8,11 @@ from typing import Literal
 from cost_models.architecture import Architecture
 from cost_models.layout import Layout
 from cost_models.ledger import Ledger
+from cost_models.numeric import num
 from cost_models.result import Cost
 from cost_models.training import Training
 from hardware.spec import Pool
+from planner.bands import RunClass, memory_band, memory_class, run_class, step_band
 
 Verdict = Literal["fits", "tight", "no"]
 Status = Literal["found", "infeasible", "interrupted"]
@@ -38,7 +40,9 @@ class Plan:
     """Of every stage."""
     verdict: Verdict
     margin_bytes: float
-    """Safety margin that was kept free."""
+    """Safety margin that was kept free: what the asked confidence takes, or --margin."""
+    fit_probability: float
+    """That the card holds what is needed, from the errors of measured runs; 0 where the server cannot hold what is offloaded."""
     host_capacity_bytes: float | None
     """Memory of a server; None: unknown and not checked."""
     micro_batches: int
@@ -53,6 +57,21 @@ class Plan:
     def fits(self) -> bool:
         """True for the verdict `fits` alone."""
         return self.verdict == "fits"
+
+    @property
+    def memory_interval_bytes(self) -> tuple[float, float]:
+        """Where the device peak lies with 80 % probability."""
+        return memory_band(memory_class(self.architecture, self.training)).interval(float(num(self.cost.memory.peak_device_bytes)))
+
+    @property
+    def run_class(self) -> RunClass:
+        """The class of run whose errors of step time the plan shares."""
+        return run_class(self.architecture, self.training)
+
+    @property
+    def step_interval_seconds(self) -> tuple[float, float]:
+        """Where the step time lies with 80 % probability."""
+        return step_band(self.run_class).interval(float(num(self.cost.time.step_seconds)))
 
 
 MixedKind = Literal["stages", "replicas"]
@@ -167,6 +186,30 @@ class Clash:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Certificate:
+    """What a search proves about its best plan."""
+
+    layouts: int
+    """Points of the grid that the search spans."""
+    families: int
+    """Pipelines of the grid whose layers, recompute and offload were open for each stage."""
+    solved: int
+    """Families that the solver answered: a best split, or the proof that none beats the best plan."""
+    discarded: int
+    """Families that a bound ruled out: perfect balance, nothing recomputed, nothing offloaded."""
+    unsolved: int
+    """Families that could still win, by their bound."""
+    bound_seconds: float
+    """No layout of the space has a shorter step."""
+    gap: float
+    """(step of the best plan - bound) / step of the best plan; 0 where the best plan is proved optimal."""
+    quantum_seconds: float
+    """Step of the solver's integer times; 0 where nothing was solved."""
+    proved: bool
+    """True only where no layout of the space has a shorter step than the best plan, up to the quantum."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Searched:
     """How far the search looked."""
 
@@ -178,6 +221,8 @@ class Searched:
     """Rule id, or `memory`, `host_memory`, `nvme` -> layouts that it excluded."""
     proof: str = ""
     """What the result proves, in words (exhaustive over the grid, bound and gap of the stage problem)."""
+    certificate: Certificate | None = None
+    """None where there is no plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

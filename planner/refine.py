@@ -1,37 +1,57 @@
-"""Refine: the integers that the grid does not span.
+"""Refine: the pipelines of the grid, with the layers, the recompute and the offload of each stage chosen by the solver.
 
-How many layers recompute (the same on every stage, by evaluation), and how many layers each stage of a 1F1B pipeline holds and
-recomputes (by the solver, on tables from the cost models, re-evaluated afterwards).
+Families (pipelines of the grid) come in the order of their bound; each is solved under the ceiling of the best plan so far; once the
+next bound is no better than the best plan, all that remain are ruled out. Whatever the solver chooses is evaluated again as a whole.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.layout import Degrees, Layout
-from cost_models.numeric import num
 from planner.board import Board, Entry, canonical
 from planner.evaluate import evaluate, fitting, totals
-from planner.rules.frameworks import SUPPORT
-from planner.scan import Lean, OutOfTime, Scan
+from planner.labels import TooMany, least
+from planner.levels import Bounded, levels_of
+from planner.plan import Certificate
+from planner.scan import OutOfTime, Scan
 from planner.solver.chain import ScaleError
-from planner.stage_problem import StageProblem, stage_problem
+from planner.space import Group
+from planner.stage_problem import StageProblem, stage_problems
+from planner.windows import Shape, shapes
 
 if TYPE_CHECKING:
-    from planner.case import Case
+    from collections.abc import Iterator
 
-UNIFORM = 64
-"""Rows whose recomputed layers are counted one by one."""
-SOLVED = 3
-"""Pipelines given to the solver: those that could win, by their bound."""
-UNEVEN = ("megatron", "torchtitan")
-"""Frameworks that take any split of the layers over stages (pipeline layout; module lists)."""
-SOLVER_SECONDS = 2.0
+    from cost_models.layout import Layout
+
+BLOCK = 24
+"""Families whose stages are tabled together."""
+FAMILIES = 480
+"""Families that are looked into at most (a count, not a time: the same request gives the same plan)."""
+PLANLESS = 96
+"""The same while nothing is known to fit."""
+SOLVER_SECONDS = 4.0
+"""Deterministic seconds of one solve."""
+BETTER = 1e-6
+"""Relative: what a split must gain to be looked for; smaller gains are none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """One pipeline of the grid."""
+
+    group: Group
+    row: int
+    bound_seconds: float
+
+    @property
+    def layout(self) -> Layout:
+        """The even pipeline without relief, single."""
+        return canonical(self.group.layouts(0, np.array([self.row])).row(0))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,122 +60,166 @@ class Refined:
 
     feasible: int = 0
     solved: int = 0
-    """Stage problems given to the solver; those without an answer have none that beats the best plan (or none found in time)."""
-    proved: int = 0
-    passed_over: int = 0
-    """Pipelines that could have won by their bound and were not solved, being beyond SOLVED."""
+    discarded: int = 0
+    """Families whose layers cannot be spread over the stages in less time than the best plan takes."""
+    improved: int = 0
+    """Families whose best split went on the board as the best plan so far."""
+    unsolved: int = 0
+    unsolved_bound: float = float("inf")
+    """Least bound of the families that were not answered."""
     quantum_seconds: float = 0.0
+    next_bound: float = 0.0
+    """Bound of the family that is looked at: those after it have none below."""
 
-    @property
-    def sentence(self) -> str:
-        """What was solved and proved, in words; empty for nothing."""
-        if not self.solved:
-            return ""
-        quantum = f"{self.quantum_seconds * 1e6:g} µs a stage"
-        noun = "stage problem" if self.solved == 1 else "stage problems"
-        said = f"{self.solved} {noun} solved, {self.proved} with a better split proved optimal within {quantum}"
-        return said + (f", {self.passed_over} more could win and were not solved" if self.passed_over else "")
+    def give_up(self, bound_seconds: float, count: int = 1) -> None:
+        """Note families without an answer."""
+        self.unsolved += count
+        self.unsolved_bound = min(self.unsolved_bound, bound_seconds)
 
 
-def refine(scan: Scan, *, deadline: float | None = None) -> Refined:
-    """Refine the promising rows of a scan and put what is better on its board."""
-    done = Refined()
-    lean = sorted((one for one in scan.lean if one.bound_seconds < scan.board.cutoff), key=lambda one: one.bound_seconds)
-    for case, batch in _counted(lean[:UNIFORM]):
-        _mind(deadline)
-        found = totals(case, batch)
-        fits = fitting(case, found)
-        done.feasible += int(fits.sum())
-        scan.board.offer(case, batch, found, fits)
-    _uneven(scan, lean, done, deadline)
-    return done
-
-
-def _mind(deadline: float | None) -> None:
-    if deadline is not None and time.monotonic() > deadline:
-        raise OutOfTime
-
-
-def _counted(lean: list[Lean]) -> Iterator[tuple[Case, Layout]]:
-    """Yield batches with every number of recomputed layers below all of them, one batch for each case and choices."""
-    families: dict[tuple[object, ...], list[Lean]] = {}
-    for one in lean:
-        if SUPPORT[one.case.framework].recompute_layers:
-            families.setdefault((one.case.framework, one.layout.choices), []).append(one)
-    for members in families.values():
-        rows: list[list[float]] = []
-        names = tuple(Degrees.__dataclass_fields__)
-        for one in members:
-            own = {name: float(num(getattr(one.layout.degrees, name))) for name in names}
-            held = -(-one.case.architecture.layers // int(own["pp"]))
-            rows += [[k if name == "recompute_layers" else own[name] for name in names] for k in range(1, held)]
-        if rows:
-            table = np.array(rows, dtype=np.float64)
-            degrees = Degrees(**{name: table[:, [i]] for i, name in enumerate(names)})
-            yield members[0].case, Layout(degrees=degrees, choices=members[0].layout.choices)
-
-
-def _uneven(scan: Scan, lean: list[Lean], done: Refined, deadline: float | None) -> None:
-    """Give the pipelines that could win to the solver, the most promising first."""
-    board = scan.board
-    problems = []
-    for case, layout in _pipelines(board, scan.near, lean):
-        _mind(deadline)
-        problem = stage_problem(case, layout)
-        if problem is not None and problem.bound_seconds < _to_beat(board):
-            problems.append(problem)
-    problems.sort(key=lambda p: p.bound_seconds)
-    for number, problem in enumerate(problems):
-        if problem.bound_seconds >= _to_beat(board):
+def refine(scan: Scan, refined: Refined, *, deadline: float | None = None) -> None:
+    """Solve the families that could win, put what is better on the scan's board, and note in `refined` what was done."""
+    families = sorted(_families(scan), key=lambda f: f.bound_seconds)
+    groups, board, most = _Groups(families), scan.board, FAMILIES if scan.board.entries else PLANLESS
+    for start in range(0, len(families), BLOCK):
+        block = [f for f in families[start : start + BLOCK] if f.bound_seconds < board.fastest]
+        if not block:
             break
-        if number >= SOLVED:
-            done.passed_over += 1
-            continue
-        _mind(deadline)
-        _solve(board, problem, done)
+        refined.next_bound = block[0].bound_seconds
+        if start >= most:
+            left = [f for f in families[start:] if f.bound_seconds < board.fastest]
+            refined.give_up(block[0].bound_seconds, len(left))
+            break
+        if deadline is not None and time.monotonic() > deadline:
+            raise OutOfTime
+        if scan.progress is not None:
+            scan.progress(f"stages of pipelines {start + 1:,} to {start + len(block):,} of at most {len(families):,} that could win")
+        _solve_block(board, block, groups, refined)
+    refined.next_bound = float("inf")
 
 
-def _to_beat(board: Board) -> float:
-    """Step seconds of the best plan so far."""
-    return min((e.step_seconds for e in board.entries.values()), default=float("inf"))
+def certificate(scan: Scan, refined: Refined, *, interrupted: bool) -> Certificate | None:
+    """Return what is proved about the best plan; None without one."""
+    best = scan.board.fastest
+    if best == float("inf"):
+        return None
+    open_bound = min(refined.unsolved_bound, refined.next_bound)
+    waiting = sum(int((p.bound_seconds < best).sum()) for p in scan.pipelines)
+    unsolved = max(0, waiting - refined.solved - refined.discarded) if interrupted else refined.unsolved
+    bound = min(best, open_bound)
+    return Certificate(
+        layouts=scan.counts.layouts,
+        families=scan.families,
+        solved=refined.solved,
+        discarded=scan.families - refined.solved - unsolved,
+        unsolved=unsolved,
+        bound_seconds=bound,
+        gap=(best - bound) / best,
+        quantum_seconds=refined.quantum_seconds,
+        proved=not interrupted and not unsolved,
+    )
 
 
-def _pipelines(board: Board, near: list[Entry], lean: list[Lean]) -> Iterator[tuple[Case, Layout]]:
-    """Yield 1F1B pipelines worth a look: those on the board, those that recompute to fit, and near misses while nothing fits."""
-    seen: set[tuple[object, ...]] = set()
-    entries = [(e.case, e.layout) for e in (board.best() if board.entries else near)]
-    for case, layout in (*entries, *((one.case, one.layout) for one in lean[:UNIFORM])):
-        d = layout.degrees
-        if case.framework not in UNEVEN or layout.choices.schedule != "1f1b" or float(num(d.pp)) < 2 or layout.stage_layers is not None:
-            continue
-        key = (case.framework, layout.choices, canonical(layout).degrees)
-        if key not in seen:
-            seen.add(key)
-            yield case, canonical(layout)
+def _families(scan: Scan) -> Iterator[Family]:
+    for found in scan.pipelines:
+        for row, bound in zip(found.rows, found.bound_seconds, strict=True):
+            if bound < scan.board.fastest:
+                yield Family(group=found.group, row=int(row), bound_seconds=float(bound))
 
 
-def _solve(board: Board, problem: StageProblem, done: Refined) -> None:
+class _Groups:
+    """What is known of the families of each group, made for all of its families at once when the first of them comes up."""
+
+    def __init__(self, families: list[Family]) -> None:
+        self.rows: dict[int, set[int]] = {}
+        for family in families:
+            self.rows.setdefault(id(family.group), set()).add(family.row)
+        self.known: dict[int, tuple[Bounded, dict[int, Shape]]] = {}
+
+    def of(self, family: Family) -> tuple[Bounded, Shape]:
+        """Return the levels of the family's group and the shape of the family."""
+        key = id(family.group)
+        if key not in self.known:
+            rows = np.array(sorted(self.rows[key]), dtype=np.intp)
+            found = shapes(family.group.case, family.group.layouts(0, rows))
+            self.known[key] = levels_of(family.group, rows), dict(zip(rows.tolist(), found, strict=True))
+        levels, by_row = self.known[key]
+        return levels, by_row[family.row]
+
+
+def _solve_block(board: Board, block: list[Family], groups: _Groups, refined: Refined) -> None:
+    """Choose the layers, the recompute and the offload of each stage of each family, without offload first."""
+    spread = [f for f in block if groups.of(f)[1].windows(board.fastest) is not None]
+    refined.discarded += len(block) - len(spread)
+    failed: set[int] = set()
+    for offloaded in (False, True):
+        problems = _problems(board, spread, groups, offloaded=offloaded)
+        settled: set[int] = set()
+        for family, problem in zip(spread, problems, strict=True):
+            if problem is None or family.bound_seconds >= board.fastest:
+                continue
+            if not _solve(board, problem, refined):
+                failed.add(id(family))
+            if problem.full:
+                settled.add(id(family))
+        if not offloaded:
+            refined.solved += len(settled - failed)
+            spread = [f for f in spread if id(f) not in settled and id(f) not in failed]
+    refined.solved += sum(id(f) not in failed for f in spread)
+    for family in block:
+        if id(family) in failed:
+            refined.give_up(family.bound_seconds)
+
+
+def _problems(board: Board, families: list[Family], groups: _Groups, *, offloaded: bool) -> list[StageProblem | None]:
+    """Return the stage problem of each family, those of a group from tables made together."""
+    found: dict[int, StageProblem | None] = {}
+    for group in {id(f.group): f.group for f in families}.values():
+        own = [f for f in families if f.group is group]
+        asked = []
+        for family in own:
+            levels, shape = groups.of(family)
+            asked.append((family.layout, levels.below(family.row, board.fastest, offloaded=offloaded), shape))
+        found.update(zip((id(f) for f in own), stage_problems(group.case, asked, board.fastest), strict=True))
+    return [found[id(f)] for f in families]
+
+
+def _solve(board: Board, problem: StageProblem, refined: Refined) -> bool:
+    """Solve a stage problem under the ceiling of the best plan; tell whether it was answered."""
+    below = (1.0 - BETTER) * problem.objective_below(board.fastest)
+    try:
+        bound, hint = least(problem.shape, problem.chain, below)
+    except TooMany:
+        bound, hint = 0.0, ()
+    if bound > below:
+        return problem.whole
     from planner.solver.solve import solve
 
     try:
-        solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=_to_beat(board) - problem.rest_seconds)
+        solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=below, hint=hint or None)
     except ScaleError:
-        return
-    done.solved += 1
+        return False
     if solution is None:
-        return
-    done.proved += solution.proved
-    done.quantum_seconds = max(done.quantum_seconds, solution.quantum_seconds)
-    layout = problem.layout_of(solution.chosen)
-    result = evaluate(problem.case, layout)
-    problem.check(solution.chosen, result)
-    held, entry = result.memory, Entry(
-        case=problem.case,
-        layout=layout,
-        step_seconds=float(num(result.time.step_seconds)),
-        device_bytes=float(num(result.memory.peak_device_bytes)),
-    )
-    host = problem.case.host_limit_bytes
-    if entry.device_bytes <= problem.case.limit_bytes and (host is None or float(num(held.host_bytes_per_node)) <= host):
-        done.feasible += 1
+        return False
+    refined.quantum_seconds = max(refined.quantum_seconds, solution.quantum_seconds)
+    if not solution.chosen:
+        return problem.whole
+    agreed = _offer(board, problem, solution.chosen, solution.seconds, refined)
+    return solution.proved and problem.whole and agreed
+
+
+def _offer(board: Board, problem: StageProblem, chosen: tuple[int, ...], objective: float, refined: Refined) -> bool:
+    """Evaluate a choice as a whole and put it on the board if it fits; tell whether the tables agree with it."""
+    layout = problem.layout_of(chosen)
+    found = totals(problem.case, layout)
+    if fitting(problem.case, found).all():
+        entry = Entry(
+            case=problem.case,
+            layout=canonical(layout),
+            step_seconds=float(found.step_seconds[0]),
+            device_bytes=float(found.device_bytes[0]),
+        )
+        refined.feasible += 1
+        refined.improved += entry.step_seconds < board.fastest
         board.add(entry)
+    return problem.agrees(chosen, objective, evaluate(problem.case, layout))

@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.layout import Layout
 from planner.evaluate import Totals, excluded_by, fitting, some, take
 
 if TYPE_CHECKING:
-    from cost_models.layout import Layout
     from planner.space import Group
 
 Rows = npt.NDArray[np.intp]
 Evaluate = Callable[["Layout"], Totals]
+_Pick = npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice
+_Layouts = Callable[[_Pick, npt.NDArray[np.int64]], "Layout"]
+AT_ONCE = 2048
+"""Points that are evaluated together rather than searched by halves: an evaluation costs as much as some thousand points in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +62,7 @@ def relieve(
     if not len(at):
         return nothing
 
-    def layouts(pick: npt.NDArray[np.bool_] | slice, index: npt.NDArray[np.int64]) -> Layout:
+    def layouts(pick: _Pick, index: npt.NDArray[np.int64]) -> Layout:
         chosen = {last[0]: _value(last[1], index, sizes[pick])}
         if first is not None:
             chosen[first[0]] = _value(first[1], fixed[pick], _sizes(group, rows[at[pick]], first))
@@ -116,14 +120,24 @@ def _value(values: tuple[float, ...], index: npt.NDArray[np.int64], sizes: npt.N
     return np.where(index >= sizes - 1, values[-1], np.array(values)[np.minimum(index, len(values) - 1)])
 
 
+def _first(layouts: _Layouts, sizes: npt.NDArray[np.int64], fits: Callable[[Layout], npt.NDArray[np.bool_]]) -> npt.NDArray[np.int64]:
+    """The same for few points: all of them in one evaluation."""
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    index = _ranges(sizes)
+    found = np.where(fits(layouts(rows, index)), index, sizes[rows])
+    return np.minimum.reduceat(found, np.cumsum(sizes) - sizes)
+
+
 def _least(
     group: Group,
-    layouts: Callable[[npt.NDArray[np.bool_] | slice, npt.NDArray[np.int64]], Layout],
+    layouts: _Layouts,
     sizes: npt.NDArray[np.int64],
     evaluate: Evaluate,
 ) -> npt.NDArray[np.int64]:
     """Return the first index at which each row fits the device; its size where none does."""
     limit = group.case.limit_bytes
+    if int(sizes.sum()) <= AT_ONCE:
+        return _first(layouts, sizes, lambda layout: evaluate(layout).device_bytes <= limit)
     low, high = np.zeros(len(sizes), dtype=np.int64), sizes.copy()
     leanest = evaluate(layouts(slice(None), sizes - 1)).device_bytes <= limit
     high = np.where(leanest, sizes - 1, sizes)

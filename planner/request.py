@@ -18,12 +18,15 @@ from hardware.spec import Cluster, Pool
 from hardware.units import parse_bytes, quote
 from planner.case import Case
 from planner.defaults import first_framework, global_batch, sequence
+from planner.lengths import Lengths, of_mean, read_lengths
 from planner.fixes import move_fixes
 from planner.wish import Objective, Wish, WishFlag, parse_wishes
 
 MAX_DEGREE = 10**6
 MAX_BATCH = 10**8
 MAX_SEQUENCE = 10**9
+PADDED_TOKENS = 64
+"""The longest sample is padded to a multiple of this, so that tensor and context groups can divide it."""
 
 
 class RequestError(ValueError):
@@ -49,6 +52,10 @@ class Request(BaseModel):
 
     method: Method = "full"
     seq: int | None = Field(default=None, gt=0, le=MAX_SEQUENCE)
+    lengths: str | None = Field(default=None, max_length=4096)
+    """File with the lengths of the samples; the plan is made for the longest."""
+    mean_seq: int | None = Field(default=None, gt=0, le=MAX_SEQUENCE)
+    """Tokens of the mean sample, where no file tells their lengths."""
     global_batch: int | None = Field(default=None, gt=0, le=MAX_BATCH)
     precision: TrainPrecision = "bf16"
     optimizer: Optimizer = "adamw"
@@ -119,6 +126,8 @@ class Resolved:
     """Layout field (of Degrees or Choices) -> the value that the user gave."""
     margin: float = 0.05
     top: int = 10
+    lengths: Lengths | None = None
+    """Of the samples, where they differ; `training.seq` is the longest that is trained on."""
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     wishes: tuple[Wish, ...] = ()
@@ -221,11 +230,16 @@ def resolve(request: Request) -> Resolved:
     wishes, wish_problems = _wishes(request)
     problems += wish_problems
     fixed = _try(problems, lambda: _fixed(request))
-    if architecture is None or cluster is None or fixed is None or wish_problems:
+    lengths = _try(problems, lambda: _lengths(request))
+    if architecture is None or cluster is None or fixed is None or problems:
         raise RequestError(problems)
     if unpriced := _unpriced(request, wishes, cluster):
         raise RequestError(unpriced)
-    training = _training(request, architecture, cluster, fixed, assumed)
+    training = _training(request, architecture, cluster, fixed, assumed, lengths)
+    if request.mean_seq is not None:
+        lengths = _try(problems, lambda: of_mean(request.mean_seq or 1, training.seq))
+        if problems:
+            raise RequestError(problems)
     return Resolved(
         architecture=architecture,
         training=training,
@@ -234,6 +248,7 @@ def resolve(request: Request) -> Resolved:
         fixed=fixed,
         margin=request.margin,
         top=request.top,
+        lengths=lengths,
         assumed=(*cluster.assumed, *assumed),
         warnings=(*cluster.warnings, *warnings),
         wishes=wishes,
@@ -296,12 +311,25 @@ def _fixed(request: Request) -> dict[str, Any]:
     return fixed
 
 
-def _training(request: Request, a: Architecture, cluster: Cluster, fixed: Mapping[str, Any], assumed: list[str]) -> Training:
+def _lengths(request: Request) -> Lengths | None:
+    if request.lengths is None:
+        return None
+    if request.mean_seq is not None:
+        raise RequestError(["lengths and mean_seq: a file of lengths has its own mean; give one of the two"])
+    return read_lengths(request.lengths)
+
+
+def _training(
+    request: Request, a: Architecture, cluster: Cluster, fixed: Mapping[str, Any], assumed: list[str], lengths: Lengths | None
+) -> Training:
     """Return the training with defaults for sequence, batch and framework, which are added to `assumed`."""
     given = {name: value for name in _TRAINING_FIELDS if (value := getattr(request, name)) is not None}
     seq, batch, framework = request.seq, request.global_batch, request.framework
-    if seq is None:
-        seq = sequence(a)
+    if seq is None and lengths is not None:
+        seq = -(-lengths.longest // PADDED_TOKENS) * PADDED_TOKENS
+        assumed.append(f"sequence {seq:,} (the longest sample)")
+    elif seq is None:
+        seq = max(sequence(a), request.mean_seq or 0)
         assumed.append(f"sequence {seq:,}")
     if batch is None:
         batch = global_batch(request.method, seq, cluster.pools[0].count, fixed)

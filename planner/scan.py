@@ -10,18 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.layout import Layout
 from planner.board import Board, Entry, entry_of
-from planner.bounds import balanced_seconds
-from planner.case import Case
-from planner.evaluate import CHUNK, Totals, excluded_by, fitting, over, some, totals
+from planner.bounds import balanced_seconds, splittable
+from planner.evaluate import CHUNK, Totals, chunks, excluded_by, fitting, over, some, totals
 from planner.relief import Relieved, relieve
 from planner.space import Counts, Group
-from planner.split import splittable
+
+if TYPE_CHECKING:
+    from cost_models.layout import Layout
+    from planner.case import Case
 
 Rows = npt.NDArray[np.intp]
 Seconds = npt.NDArray[np.float64]
@@ -43,7 +45,7 @@ class _Known:
     codes: npt.NDArray[np.int64]
     """Sorted."""
     seconds: Seconds
-    """Without any relief."""
+    """Without any relief, or a bound of it."""
     best: Seconds
     """Of the best point that fits; infinite where none does."""
 
@@ -96,8 +98,12 @@ class Scan:
         self._account("dominated", group, settled)
         self._slower(group, slow, bound)
         alive = self._without_hopeless(group, np.flatnonzero(~settled & ~slow))
+        best = np.full(len(group), np.inf)
         if len(alive):
-            self._settle(group, alive, known.best[alive])
+            bound[alive], best[alive] = self._settle(group, alive, known.best[alive])
+        if group.choices.offload == "none":
+            order = np.argsort(group.codes, kind="stable")
+            self.bounds[_plain(group)] = _Known(codes=group.codes[order], seconds=bound[order], best=best[order])
 
     def _sibling(self, group: Group) -> _Known:
         """Return what the same rows without offload say of these: seconds 0 and best infinite where nothing is known."""
@@ -145,8 +151,8 @@ class Scan:
         self._nearest(group, alive[first][beyond], found.states_bytes[beyond])
         return alive[~hopeless]
 
-    def _settle(self, group: Group, alive: Rows, known_best: Seconds) -> None:
-        """Take each row as it is without relief, else with the least that makes it fit."""
+    def _settle(self, group: Group, alive: Rows, known_best: Seconds) -> tuple[Seconds, Seconds]:
+        """Take each row as it is without relief, else with the least that makes it fit; return both seconds (infinite: none)."""
         case = group.case
         base = self._evaluate(group, 0, alive, unrelieved=True)
         lawful = group.lawful[0][alive]
@@ -161,9 +167,7 @@ class Scan:
         pending = np.flatnonzero(~fits & ~hopeless)
         for at in _blocks(pending[np.argsort(base.step_seconds[pending], kind="stable")]):
             self._relieve(group, alive[at], base, at, known_best[at], best)
-        if group.choices.offload == "none":
-            order = np.argsort(group.codes[alive], kind="stable")
-            self.bounds[_plain(group)] = _Known(codes=group.codes[alive][order], seconds=base.step_seconds[order], best=best[order])
+        return base.step_seconds, best
 
     def _unrelieved(self, group: Group, rows: Rows) -> Layout:
         part = group.reliefs[0].offload_fraction[0]
@@ -240,8 +244,6 @@ class Scan:
 
     def _totals(self, case: Case, layout: Layout) -> Totals:
         """Evaluate a batch chunk by chunk, minding the clock between chunks."""
-        from planner.evaluate import chunks
-
         parts = []
         for chunk in chunks(layout):
             self._mind()

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from planner.answer_schema import AnswerPlanRecord, ClashRecord, SensitivityRecord, WhyRecord
+from planner.explanation_schema import ExplanationRecord
+from planner.machine_schema import GpuRecord, NodeRecord
+from planner.record import Record
 
+__all__ = ["GpuRecord", "NodeRecord", "Record"]
 SCHEMA_VERSION = 1
-
-
-class Record(BaseModel):
-    """Base of all JSON objects: fields are documented where they are declared; NaN and infinity never occur."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="null")
 
 
 class ModelRecord(Record):
@@ -144,13 +142,19 @@ class MemoryRecord(Record):
     capacity_bytes: float
     """What a process can really use, or --free-memory."""
     margin_bytes: float
-    """Kept free: a plan fits when its device peak is at most capacity less margin."""
+    """Kept free for the prediction's error (--confidence) or as asked (--margin): a plan fits when its device peak is at most capacity
+    less this."""
     peak_allocated_bytes: float
     """torch.cuda.max_memory_allocated."""
     peak_reserved_bytes: float
     """torch.cuda.max_memory_reserved."""
     peak_device_bytes: float
     """What nvidia-smi shows."""
+    interval_80_bytes: tuple[float, float]
+    """Where the device peak lies with 80 % probability, from the errors of measured runs."""
+    fit_probability: float
+    """That the card holds what is needed (an allocator that runs short gives back its cache, so less than the device peak can do);
+    0 where the server cannot hold what is offloaded."""
     peak_stage: int
     """Stage with the highest device peak, from 0."""
     stages: list[StageRecord]
@@ -175,6 +179,11 @@ class TimeRecord(Record):
     """One optimizer step."""
 
     step_seconds: float
+    interval_80_seconds: tuple[float, float]
+    """Where the step time lies with 80 % probability, from the errors of measured runs of the same class."""
+    run_class: Literal["tuned", "user", "moe", "lora", "unknown"]
+    """Whose errors those are: dense pretraining on a tuned stack, dense on a user's own, mixture of experts, adapters; unknown: none
+    was measured, so the interval only reaches from a well-tuned stack to a slow one."""
     terms: list[TimeTermRecord]
     tokens_per_second_per_gpu: float
     mfu: float
@@ -198,7 +207,7 @@ class PlanRecord(Record):
     layout: LayoutRecord
     fits: bool
     verdict: Literal["fits", "tight", "no"]
-    """`tight`: within capacity, but inside the safety margin."""
+    """`fits` from the asked confidence (95 %), `no` where fitting is less likely than not, `tight` between."""
     memory: MemoryRecord
     time: TimeRecord
     frameworks: list[str]
@@ -255,6 +264,58 @@ class Document(Record):
     command: str
 
 
+class LeadersRecord(Record):
+    """The first plans, which step times cannot tell apart."""
+
+    count: int
+    """Plans from the first on that are within the error between layouts of one model and cluster; 1: the first is the fastest."""
+    spread_fraction: float
+    """That error: what a step may exceed the fastest by (80 % interval)."""
+    least_memory: int
+    """Rank, from 1, of the one that needs the least device memory."""
+
+
+class LengthStepRecord(Record):
+    """Micro-batches of one padded length, and what they need."""
+
+    seq: int
+    step_seconds: float
+    """For the samples of one global batch."""
+    peak_device_bytes: float
+    verdict: Literal["fits", "tight", "no"]
+    fit_probability: float
+
+
+class LengthOptionRecord(Record):
+    """One way of batching instead of padding each micro-batch to its longest sample."""
+
+    name: Literal["truncate", "bucket", "pack"]
+    at_tokens: int
+    """Where samples are cut (truncate), or the length of a pack; the longest sample (bucket)."""
+    typical: LengthStepRecord
+    worst: LengthStepRecord
+    saved_bytes: float
+    """Of the worst device peak."""
+    saved_time_fraction: float
+    """Of the typical step."""
+    lost_tokens_fraction: float
+    """Of the data's tokens."""
+
+
+class LengthsRecord(Record):
+    """Samples of many lengths: the typical and the worst micro-batch of the plan, and other ways of batching."""
+
+    samples: int
+    """0: only the mean is known."""
+    mean_tokens: float
+    longest_tokens: int
+    padding_fraction: float | None
+    """Padding in all tokens computed, with random micro-batches; null where only the mean is known."""
+    typical: LengthStepRecord
+    worst: LengthStepRecord
+    options: list[LengthOptionRecord]
+
+
 class SearchDocument(Document):
     """`planner search --json`."""
 
@@ -268,6 +329,22 @@ class SearchDocument(Document):
     """Best first: --top of them."""
     near_misses: list[NearMissRecord]
     remedies: list[RemedyRecord]
+    clash: list[ClashRecord] = []
+    """Where nothing fits: requirements that cannot be met together."""
+    clash_minimal: bool | None = None
+    """Whether each member of the clash was shown to be needed; null without a clash."""
+    front: list[AnswerPlanRecord] = []
+    """With --pareto: step time against device peak, the fastest first, thinned."""
+    why: list[WhyRecord] = []
+    """One for each --why."""
+    sensitivity: list[SensitivityRecord] = []
+    """With --sensitivity."""
+    leaders: LeadersRecord | None = None
+    """Which of the plans are as fast as the first, as far as predictions can tell; null without plans."""
+    lengths: LengthsRecord | None = None
+    """Of the best plan, with --lengths or --mean-seq."""
+    explanation: ExplanationRecord | None = None
+    """Of the best plan (of the nearest where none fits), with --explain or --sources."""
 
 
 class EstimateDocument(PlanRecord, Document):
@@ -279,6 +356,10 @@ class EstimateDocument(PlanRecord, Document):
     notes: list[str]
     near_misses: list[NearMissRecord]
     """Of this layout, where it does not fit."""
+    lengths: LengthsRecord | None = None
+    """With --lengths or --mean-seq."""
+    explanation: ExplanationRecord | None = None
+    """With --explain or --sources."""
 
 
 class BareSizeRecord(Record):
@@ -299,46 +380,6 @@ class ModelsDocument(Document):
     command: Literal["models"] = "models"
     models: list[ModelRecord]
     bare_sizes: list[BareSizeRecord]
-
-
-class GpuRecord(Record):
-    """An accelerator; None: no source gives it."""
-
-    id: str
-    name: str
-    aliases: list[str]
-    vendor: str
-    capacity_bytes: float
-    """What a process can really use."""
-    capacity_assumed: bool
-    nominal_memory_bytes: float
-    memory_bandwidth_bytes_per_second: float
-    peak_flop_per_second: dict[str, float]
-    """Dense, by type."""
-    link: str
-    link_bytes_per_second: float | None
-    pcie_bytes_per_second: float | None
-    power_watts: float | None
-    default_node: str | None
-    source: str
-
-
-class NodeRecord(Record):
-    """A server; None: no source gives it."""
-
-    id: str
-    name: str
-    aliases: list[str]
-    gpu: str
-    gpus_per_node: int
-    link: str
-    link_bytes_per_second: float | None
-    network_bytes_per_second: float | None
-    """All NICs together, one direction."""
-    host_memory_bytes: float | None
-    nvme_bytes: float | None
-    price_usd_per_hour: float | None
-    source: str
 
 
 class HardwareDocument(Document):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from planner.board import Board, Entry
 from planner.evaluate import plan
+from planner.infeasible import explained
 from planner.misses import near_misses
 from planner.plan import Plan, Searched, SearchResult, Status
-from planner.refine import Refined, refine
-from planner.remedies import remedies_for
+from planner.proof import proof, split_notes
+from planner.refine import Refined, certificate, refine
 from planner.rules import laws
 from planner.rules.frameworks import SEARCHED
 from planner.scan import OutOfTime, Scan
@@ -45,7 +46,7 @@ def search(
     result = found[0] if len(found) == 1 else _joined(resolved, found, wanted)
     if result.status == "infeasible" and remedies:
         try:
-            result = replace(result, remedies=remedies_for(resolved, best, deadline=deadline))
+            result = explained(resolved, result, best, frameworks, deadline)
         except KeyboardInterrupt:
             return replace(result, status="interrupted")
     return result
@@ -57,7 +58,7 @@ def _pool(resolved: Resolved, pool: Pool, top: int, progress: Progress | None, d
     refined, interrupted = Refined(), False
     try:
         scan.run(spaces(resolved, pool, scan.counts))
-        refined = refine(scan, deadline=deadline)
+        refine(scan, refined, deadline=deadline)
     except (KeyboardInterrupt, OutOfTime):
         interrupted = True
     plans = tuple(_verified(entry) for entry in scan.board.best())
@@ -67,10 +68,11 @@ def _pool(resolved: Resolved, pool: Pool, top: int, progress: Progress | None, d
         lawful=scan.counts.lawful,
         feasible=scan.feasible + refined.feasible,
         by_rule=dict(sorted(scan.counts.by_rule.items(), key=lambda item: (-item[1], item[0]))),
-        proof=_proof(scan, refined, interrupted),
+        proof=proof(scan, (proved := certificate(scan, refined, interrupted=interrupted)), interrupted=interrupted),
+        certificate=proved,
     )
     near = () if plans else near_misses(scan.near)
-    notes = () if plans or near or interrupted else tuple(_refusals(resolved, pool))
+    notes = split_notes(scan.board) if plans else () if near or interrupted else tuple(_refusals(resolved, pool))
     return SearchResult(status=status, plans=plans, searched=searched, near_misses=near, notes=notes)
 
 
@@ -78,7 +80,7 @@ def best(resolved: Resolved, deadline: float | None = None) -> Plan | None:
     """Return the best plan of the grid alone, without near misses and stage problems: the quick answer to whether something fits."""
     found: list[Plan] = []
     for pool in resolved.cluster.pools:
-        scan = Scan(board=Board(size=1), deadline=deadline, near_wanted=False)
+        scan = Scan(board=Board(size=1), deadline=deadline, near_wanted=False, splits=False)
         try:
             scan.run(spaces(resolved, pool, scan.counts))
         except OutOfTime:
@@ -108,13 +110,6 @@ def _verified(entry: Entry) -> Plan:
             f"{entry.layout} is {entry.step_seconds} s and {entry.device_bytes} B in the batch, {seconds} s and {size} B alone"
         )
     return made
-
-
-def _proof(scan: Scan, refined: Refined, interrupted: bool) -> str:
-    if interrupted:
-        return f"interrupted after {scan.evaluated:,} evaluations: better plans may exist"
-    said = f"exhaustive over the grid ({scan.evaluated:,} evaluated; the others cannot fit or be faster)"
-    return said + (f"; {refined.sentence}" if refined.sentence else "")
 
 
 def _refusals(resolved: Resolved, pool: Pool) -> list[str]:

@@ -92,7 +92,7 @@ def groups(case: Case, counts: Counts, *, offloaded: bool) -> Iterator[Group]:
     for choices in _outer(case):
         if (choices.offload != "none") != offloaded:
             continue
-        variants = _variants(case, choices)
+        variants = variants_of(case, choices)
         reliefs = tuple(reliefs_of(case, v) for v in variants)
         spanned = sum(r.spanned(case) for r in reliefs)
         size = int(np.prod([len(v) for v in _for(case, axes, choices).values()], dtype=object))
@@ -215,7 +215,7 @@ def _outer(case: Case) -> list[Choices]:
     return [c for c in made if all(np.all(r.holds(case, Layout(degrees=Degrees(), choices=c))) for r in alone)]
 
 
-def _variants(case: Case, choices: Choices) -> tuple[Choices, ...]:
+def variants_of(case: Case, choices: Choices) -> tuple[Choices, ...]:
     """Return `choices` with every recompute that the framework offers or the user fixed, the least first."""
     kinds = (case.given["recompute"],) if "recompute" in case.fixed else SUPPORT[case.framework].recompute
     if case.training.method == "inference" and "recompute" not in case.fixed:
@@ -318,7 +318,7 @@ def _late(
     """
     case, size = group.case, len(group)
     k, f, a = relief.recompute_layers, relief.offload_fraction, relief.activation_offload
-    sides = [(0.0, len(k) * len(f))] if "activation_offload" not in case.fixed else [(float(case.given["activation_offload"]), len(k) * len(f))]
+    sides = [(float(case.given.get("activation_offload", 0.0)), len(k) * len(f))]
     if a:
         sides.append((a[0], len(k) * len(f) * len(a)))
     masks = []

@@ -1,31 +1,37 @@
-"""The stage problem of one pipeline: tables of what each stage costs for each number of layers, and the paths of its schedule."""
+"""The stage problem of one pipeline: tables of what each stage costs for each number of layers, and the paths of its schedule.
+
+All that the grid leaves open is chosen together: the layers of each stage, what is recomputed (by module, or how many layers of each
+stage), and the offloaded part of the optimizer. A stage recomputes no more layers than it must to fit.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.choices.pipeline import Line
-from cost_models.choices.schedules import schedule
-from cost_models.layout import Layout, micro_batches
+from cost_models.layout import Choices, Degrees, Layout
 from cost_models.numeric import num
+from cost_models.stages import chunk_start, layer_kinds
+from planner.bounds import ROUNDING
 from planner.case import Case
-from planner.evaluate import StageTable, evaluate, stage_table
+from planner.evaluate import StageTable, stage_table
+from planner.levels import Level
+from planner.paths import PATHS, with_steps
 from planner.solver.chain import Chain, Option
+from planner.windows import Shape, Windows
 
 if TYPE_CHECKING:
     from cost_models.result import Cost
 
-WINDOW = 3
-"""A stage may start this many layers before or after the even split's."""
-SPREAD = 2
-"""A stage may hold this many layers more or fewer than the even split's."""
 MEMORY_QUANTUM_BYTES = 2.0**20
 TOLERANCE = 1e-9
 """Relative: the tables and the re-evaluation run the same formulas."""
+MAX_ROWS = 200_000
+"""Stages that one level of a problem tables at most; beyond, the level is left out and nothing is proved."""
 
 Array = npt.NDArray[np.float64]
 
@@ -36,183 +42,275 @@ class StageProblem:
 
     case: Case
     layout: Layout
-    """The even pipeline."""
+    """The even pipeline without relief."""
+    levels: tuple[Level, ...]
     chain: Chain
     recomputed: tuple[tuple[int, ...], ...]
     """Fully recomputed layers of each option."""
     device_bytes: tuple[tuple[float, ...], ...]
-    rest_seconds: float
-    """Step of the even pipeline beyond its longest path: taken as the same for any split, and re-evaluated afterwards."""
-    bound_seconds: float
-    """Optimistic step: stages of equal time, nothing recomputed, everything else as in the even pipeline."""
+    shape: Shape
+    whole: bool
+    """False where a table was cut short: then nothing is proved."""
+    full: bool
+    """True where each stage takes every number of layers of its window without relief: no other level can do better."""
+
+    def step_seconds(self, objective: float) -> float:
+        """Return the step of an objective."""
+        return objective * self.shape.share + self.shape.constant_seconds
+
+    def objective_below(self, step_seconds: float) -> float:
+        """Return the objective of a step."""
+        return self.shape.objective_below(step_seconds)
 
     def layout_of(self, chosen: tuple[int, ...]) -> Layout:
-        """Return the layout of a choice of options."""
-        held = tuple(options[i].layers for options, i in zip(self.chain.stages, chosen, strict=True))
-        again = tuple(k[i] for k, i in zip(self.recomputed, chosen, strict=True))
-        full = self.layout.choices.recompute == "full"
-        degrees = self.layout.degrees
-        return replace(self.layout, degrees=degrees, stage_layers=held, stage_recompute=again if full else None)
+        """Return the layout of a choice of options, in the plainest words: even stages and equal numbers are said as such."""
+        options = [o[i] for o, i in zip(self.chain.stages, chosen, strict=True)]
+        level = self.levels[options[0].level]
+        held, again = tuple(o.layers for o in options), tuple(k[i] for k, i in zip(self.recomputed, chosen, strict=True))
+        choices, equal, counts = level.choices, -1.0, None
+        if level.counted:
+            if not any(again):
+                choices = replace(choices, recompute="none")
+            elif again != held:
+                most = max(again)
+                equal, counts = (float(most), None) if again == tuple(min(most, n) for n in held) else (-1.0, again)
+        elif level.fixed_layers is not None:
+            equal = level.fixed_layers
+        d = self.layout.degrees
+        degrees = replace(d, recompute_layers=equal, offload_fraction=level.offload_fraction)
+        even = held == even_layers(self.case.architecture.layers, float(num(d.pp)), float(num(d.vpp)))
+        return Layout(degrees=degrees, choices=choices, stage_layers=None if even and counts is None else held, stage_recompute=counts)
 
-    def check(self, chosen: tuple[int, ...], result: Cost) -> None:
-        """Hold the tables against the evaluation of the whole choice. Raises AssertionError where they disagree."""
-        size = num(result.memory.stage_device_bytes)
+    def agrees(self, chosen: tuple[int, ...], objective: float, result: Cost) -> bool:
+        """Tell whether the evaluation of a whole choice gives the step and the bytes that the tables gave."""
         taken = np.array([options[i] for options, i in zip(self.device_bytes, chosen, strict=True)])
-        if np.any(np.abs(size - taken) > MEMORY_QUANTUM_BYTES):
-            raise AssertionError(f"stage bytes of the tables {taken} and of the evaluation {size} differ by more than 1 MiB")
-        seconds = num(result.time.stage_forward_seconds) + result.time.stage_backward_seconds
-        wanted = np.array([options[i].seconds for options, i in zip(self.chain.stages, chosen, strict=True)])
-        if np.any(np.abs(seconds - wanted) > TOLERANCE * np.maximum(seconds, 1e-3)):
-            raise AssertionError(f"stage seconds of the tables {wanted} and of the evaluation {seconds} differ")
+        step, wanted = float(num(result.time.step_seconds)), self.step_seconds(objective)
+        near = abs(step - wanted) <= TOLERANCE * step
+        return near and abs(float(np.max(taken)) - float(num(result.memory.peak_device_bytes))) <= MEMORY_QUANTUM_BYTES
 
 
-def stage_problem(case: Case, layout: Layout) -> StageProblem | None:
-    """Return the stage problem of a 1F1B pipeline; None where its schedule is no maximum of linear paths, or no split fits."""
-    pp = int(num(layout.degrees.pp))
-    m = float(num(micro_batches(layout, case.training.global_batch)))
-    paths = linear_paths(layout, m)
-    if paths is None:
-        return None
-    table = _table(case, layout, pp)
-    stages, recomputed, sizes = _options(case, layout, table, pp)
-    if not all(stages):
-        return None
-    even = evaluate(case, layout)
-    work = _least_work(stages, pp, case.architecture.layers)
-    now = float(np.max(paths @ _even_seconds(even)))
-    rest = float(num(even.time.step_seconds)) - now
-    return StageProblem(
-        case=case,
-        layout=layout,
-        chain=Chain(stages=stages, layers=case.architecture.layers, paths=tuple(tuple(float(w) for w in row) for row in paths)),
-        recomputed=recomputed,
-        device_bytes=sizes,
-        rest_seconds=rest,
-        bound_seconds=rest + share_of_balance(paths) * work,
-    )
+def even_layers(layers: int, pp: float, vpp: float) -> tuple[int, ...]:
+    """Return the layers of each stage under the even split."""
+    chunks = np.arange(pp * vpp)
+    sizes = num(chunk_start(layers, pp, vpp, chunks + 1.0)) - chunk_start(layers, pp, vpp, chunks)
+    return tuple(int(n) for n in sizes.reshape(int(vpp), int(pp)).sum(axis=0))
 
 
-def _even_seconds(even: Cost) -> Array:
-    return num(num(even.time.stage_forward_seconds) + even.time.stage_backward_seconds)
+def stage_problems(
+    case: Case, asked: Sequence[tuple[Layout, tuple[Level, ...], Shape]], below_seconds: float
+) -> list[StageProblem | None]:
+    """Return the stage problem of each pipeline (layout, levels, shape; all of one group), without the options that cannot be part of a
+    step below `below_seconds`; None where some stage has none left, so that no split is that fast and fits.
 
-
-def linear_paths(layout: Layout, m: float) -> Array | None:
-    """Return the weights of the stages' seconds on each path of the schedule, (paths, stages), by asking the schedule's own formula for
-    one stage at a time; None with fewer micro-batches than stages, where paths take forward and backward apart."""
-    pp = int(num(layout.degrees.pp))
-    if m < pp:
-        return None
-    rows = []
-    for j in range(pp):
-        own, after, total = (_path(layout, pp, m, j, probe) for probe in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
-        rows.append([total + (own if s == j else 0.0) + (after if s > j else 0.0) for s in range(pp)])
-    return np.array(rows)
-
-
-def _path(layout: Layout, pp: int, m: float, j: int, probe: tuple[float, float, float]) -> float:
-    """Seconds of the path through stage j with (own, after, total) seconds."""
-    own, after, total = probe
-    one = np.ones(1)
-    line = Line(
-        forward=one * own / 2.0,
-        backward=one * own / 2.0,
-        weight=one * 0.0,
-        behind=one * (pp - 1.0 - j),
-        after=one * after,
-        forward_sum=num(total / 2.0),
-        backward_sum=num(total / 2.0),
-        weight_sum=num(0.0),
-        pp=num(float(pp)),
-        vpp=num(layout.degrees.vpp),
-        micro_batches=num(m),
-    )
-    return float(num(schedule(layout.choices.schedule).seconds(line)).reshape(-1)[0])
-
-
-def share_of_balance(paths: Array) -> float:
-    """Return a factor f such that no split of a total time T over the stages has a longest path below f × T.
-
-    By duality: weights of the paths, none negative and summing to one, whose mix is the same on every stage; else the least column of
-    the plain mean of the paths.
+    All pipelines are tabled by one evaluation for each recompute and offload.
     """
-    size = len(paths)
-    system = np.zeros((size + 1, size + 1))
-    system[:size, :size] = paths.T
-    system[:size, size] = -1.0
-    system[size, :size] = 1.0
-    try:
-        solved = np.linalg.solve(system, np.array([*([0.0] * size), 1.0]))
-    except np.linalg.LinAlgError:
-        solved = -np.ones(size + 1)
-    if np.all(solved[:size] >= 0.0):
-        return float(solved[size]) * (1.0 - 1e-12)
-    return float(np.min(np.mean(paths, axis=0)))
+    makers = [_Maker(case, layout, levels, shape, below_seconds) for layout, levels, shape in asked]
+    for choices in dict.fromkeys(level.choices for maker in makers for level in maker.levels):
+        wanted = [maker.wanted(choices) for maker in makers]
+        if not sum(len(w.keys) for w in wanted):
+            continue
+        table = _table(case, choices, makers, wanted)
+        start = 0
+        for maker, want in zip(makers, wanted, strict=True):
+            maker.take(want, _slice(table, start, start + len(want.keys)))
+            start += len(want.keys)
+    return [maker.problem() for maker in makers]
 
 
-def _least_work(stages: tuple[tuple[Option, ...], ...], pp: int, layers: int) -> float:
-    """Least total seconds of all stages over all chains of options: a shortest path over the layers."""
-    best = {0: 0.0}
-    for options in stages:
-        after: dict[int, float] = {}
-        for o in options:
-            if o.start in best:
-                end, seconds = o.start + o.layers, best[o.start] + o.seconds
-                after[end] = min(after.get(end, float("inf")), seconds)
-        best = after
-    return best.get(layers, float("inf"))
+Key = tuple[int, int, tuple[int, ...]]
+"""Stage, layers, layers of each kind."""
 
 
-def _table(case: Case, layout: Layout, pp: int) -> StageTable:
-    """Return what every stage costs for every start, number of layers and recomputed layers of the window."""
-    layers = case.architecture.layers
-    several = case.architecture.moe is not None or case.architecture.sliding_window is not None
-    full = layout.choices.recompute == "full"
-    rows = []
-    for stage in range(pp):
-        for start in _starts(stage, pp, layers):
-            for held in _held(start, stage, pp, layers):
-                rows += [(stage, start, held, k) for k in (range(held + 1) if full else (0,))]
-    table = np.array(rows, dtype=np.float64)
-    if several:
-        return stage_table(case, layout, table)
-    # layers are all of one kind: the start does not matter, so that each (stage, layers, recomputed) is evaluated once
-    keys, inverse = np.unique(table[:, [0, 2, 3]], axis=0, return_inverse=True)
-    once = stage_table(case, layout, np.stack([keys[:, 0], np.zeros(len(keys)), keys[:, 1], keys[:, 2]], axis=1))
-    at = inverse.reshape(-1)
-    return StageTable(rows=table, device_bytes=once.device_bytes[at], seconds=once.seconds[at])
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wanted:
+    """Rows of a table that one pipeline asks for."""
+
+    keys: list[Key]
+    levels: list[int]
+    recomputed: list[int]
 
 
-def _starts(stage: int, pp: int, layers: int) -> range:
-    if stage == 0:
-        return range(1)
-    middle = round(stage * layers / pp)
-    return range(max(stage, middle - WINDOW), min(layers - (pp - stage), middle + WINDOW) + 1)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """One option, before the terms of all levels are known."""
+
+    key: Key
+    level: int
+    recomputed: int
+    values: tuple[float, ...]
+    once: tuple[float, ...]
+    device_bytes: float
 
 
-def _held(start: int, stage: int, pp: int, layers: int) -> list[int]:
-    if stage == pp - 1:
-        return [layers - start]
-    ends = _starts(stage + 1, pp, layers)
-    low, high = layers // pp - SPREAD, -(-layers // pp) + SPREAD
-    return [end - start for end in ends if max(1, low) <= end - start <= high]
+def _table(case: Case, choices: Choices, makers: list[_Maker], wanted: list[_Wanted]) -> StageTable:
+    """Evaluate what all pipelines ask for under one choice."""
+    keys = [key for want in wanted for key in want.keys]
+    sizes = [len(want.keys) for want in wanted]
+    names = tuple(Degrees.__dataclass_fields__)
+    degrees = {
+        name: np.repeat(np.array([float(num(getattr(m.layout.degrees, name))) for m in makers]), sizes).reshape(-1, 1) for name in names
+    }
+    parts = [maker.levels[number].offload_fraction for maker, want in zip(makers, wanted, strict=True) for number in want.levels]
+    degrees["offload_fraction"] = np.array(parts).reshape(-1, 1)
+    return stage_table(
+        case,
+        Layout(degrees=Degrees(**degrees), choices=choices),
+        position=np.array([key[0] for key in keys], dtype=np.float64),
+        layers=np.array([key[1] for key in keys], dtype=np.float64),
+        kind_layers=tuple(np.array([key[2][i] for key in keys], dtype=np.float64) for i in range(len(layer_kinds(case.architecture)[0]))),
+        recomputed=np.array([k for want in wanted for k in want.recomputed], dtype=np.float64),
+    )
 
 
-Options = tuple[tuple[tuple[Option, ...], ...], tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...]]
+def _slice(table: StageTable, start: int, end: int) -> StageTable:
+    def cut(value: Array | tuple[Array, ...]) -> Any:
+        return tuple(v[start:end] for v in value) if isinstance(value, tuple) else value[start:end]
+
+    return StageTable(**{f.name: cut(getattr(table, f.name)) for f in fields(StageTable)})
 
 
-def _options(case: Case, layout: Layout, table: StageTable, pp: int) -> Options:
-    """Return for each stage its options that fit: of each start and number of layers the one with the least recompute, since more
-    recompute takes longer and changes nothing else."""
-    best: dict[tuple[int, int, int], tuple[float, int, float]] = {}
-    for (stage, start, held, k), size, seconds in zip(table.rows.astype(int), table.device_bytes, table.seconds, strict=True):
-        key = (int(stage), int(start), int(held))
-        if size <= case.limit_bytes and (key not in best or (seconds, k) < best[key][:2]):
-            best[key] = (float(seconds), int(k), float(size))
-    stages: list[list[Option]] = [[] for _ in range(pp)]
-    recomputed: list[list[int]] = [[] for _ in range(pp)]
-    sizes: list[list[float]] = [[] for _ in range(pp)]
-    for (stage, start, held), (seconds, k, size) in sorted(best.items()):
-        stages[stage].append(Option(start=start, layers=held, seconds=seconds))
-        recomputed[stage].append(k)
-        sizes[stage].append(size)
-    return tuple(map(tuple, stages)), tuple(map(tuple, recomputed)), tuple(map(tuple, sizes))
+class _Maker:
+    """Makes the options of all stages of one pipeline."""
+
+    def __init__(self, case: Case, layout: Layout, levels: tuple[Level, ...], shape: Shape, below_seconds: float) -> None:
+        self.case, self.layout, self.levels, self.shape = case, layout, levels, shape
+        self.below = shape.objective_below(below_seconds) * (1.0 + ROUNDING)
+        self.before = layer_kinds(case.architecture)[1]
+        self.rows: list[_Row] = []
+        windows = shape.windows(below_seconds)
+        self.windows = windows or Windows(low=(), high=(), whole=True)
+        self.whole = self.windows.whole
+        self.starts = [] if windows is None else self._starts()
+        self.keys = [key for s, starts in enumerate(self.starts) for key in self._keys(s, starts)]
+
+    def wanted(self, choices: Choices) -> _Wanted:
+        """Return the rows that the levels of one choice ask for."""
+        want = _Wanted(keys=[], levels=[], recomputed=[])
+        for number, level in enumerate(self.levels):
+            if level.choices != choices:
+                continue
+            asked = [(key, k) for key in self.keys for k in self._counts(level, key[1])]
+            if len(asked) > MAX_ROWS:
+                self.whole = False
+                continue
+            want.keys.extend(key for key, _ in asked)
+            want.recomputed.extend(k for _, k in asked)
+            want.levels.extend([number] * len(asked))
+        return want
+
+    def take(self, want: _Wanted, table: StageTable) -> None:
+        """Keep of each level and key the option with the least recompute that fits and stays below the ceiling, if any."""
+        position = np.array([key[0] for key in want.keys], dtype=np.float64)
+        good = self._fits(table) & (self.shape.least(position, table.forward_seconds, table.backward_seconds) <= self.below)
+        if not good.any():
+            return
+        values = self._values(table, position)
+        first: dict[tuple[int, Key], int] = {}
+        for i in np.flatnonzero(good):
+            first.setdefault((want.levels[i], want.keys[i]), int(i))
+        self.rows += [
+            _Row(
+                key=key,
+                level=level,
+                recomputed=want.recomputed[i],
+                values=tuple(float(v[i]) for v in values),
+                once=tuple(float(t[i]) for t in table.step_seconds),
+                device_bytes=float(table.device_bytes[i]),
+            )
+            for (level, key), i in first.items()
+        ]
+
+    def problem(self) -> StageProblem | None:
+        """Return the problem, with the levels under which every stage has an option; None where there is no such level."""
+        stages = self.shape.stages
+        filled = {n: {row.key[0] for row in self.rows if row.level == n} for n in range(len(self.levels))}
+        rows = [row for row in self.rows if len(filled[row.level]) == stages]
+        if not rows:
+            return None
+        terms = max(len(row.once) for row in rows)
+        options: list[list[Option]] = [[] for _ in range(stages)]
+        recomputed: list[list[int]] = [[] for _ in range(stages)]
+        sizes: list[list[float]] = [[] for _ in range(stages)]
+        for row in rows:
+            stage, held, _ = row.key
+            values = (*row.values, *row.once, *((0.0,) * (terms - len(row.once))))
+            options[stage].append(Option(layers=held, values=values, level=row.level, starts=self._begin(row.key)))
+            recomputed[stage].append(row.recomputed)
+            sizes[stage].append(row.device_bytes)
+        shape = self.shape
+        groups = PATHS[shape.schedule][1](stages, shape.micro_batches, float(shape.vpp))
+        return StageProblem(
+            case=self.case,
+            layout=self.layout,
+            levels=self.levels,
+            chain=Chain(
+                stages=tuple(map(tuple, options)),
+                layers=shape.layers,
+                groups=with_steps(groups, stages, len(rows[0].values), terms),
+            ),
+            recomputed=tuple(map(tuple, recomputed)),
+            device_bytes=tuple(map(tuple, sizes)),
+            shape=shape,
+            whole=self.whole,
+            full=len({row.key for row in rows if self._plain(row)}) == len(self.keys),
+        )
+
+    def _plain(self, row: _Row) -> bool:
+        level = self.levels[row.level]
+        return not level.offloaded and row.recomputed == 0 and (level.counted or level.choices.recompute == "none")
+
+    def _starts(self) -> list[range]:
+        """First layers at which each stage may begin."""
+        low, high, layers = self.windows.low, self.windows.high, self.shape.layers
+        found = []
+        for s in range(self.shape.stages):
+            early = max(sum(low[:s]), layers - sum(high[s:]))
+            late = min(sum(high[:s]), layers - sum(low[s:]))
+            found.append(range(early, late + 1))
+        return found
+
+    def _keys(self, stage: int, starts: range) -> list[Key]:
+        """Every number of layers of a stage, with every mix of kinds that its starts give."""
+        keys: dict[Key, None] = {}
+        for held in range(self.windows.low[stage], self.windows.high[stage] + 1):
+            for start in starts if len(self.before) > 1 else starts[:1]:
+                if start + held <= self.shape.layers:
+                    keys[stage, held, self._mix(start, held)] = None
+        return list(keys)
+
+    def _mix(self, start: int, held: int) -> tuple[int, ...]:
+        return (held,) if len(self.before) == 1 else tuple(int(t[start + held] - t[start]) for t in self.before)
+
+    def _begin(self, key: Key) -> tuple[int, ...] | None:
+        """Starts at which a stage holds just these layers; None where all do."""
+        stage, held, counts = key
+        if len(self.before) == 1 or stage == 0:
+            return None
+        good = tuple(s for s in self.starts[stage] if s + held <= self.shape.layers and self._mix(s, held) == counts)
+        return None if len(good) == len(self.starts[stage]) else good
+
+    def _fits(self, table: StageTable) -> npt.NDArray[np.bool_]:
+        good = table.device_bytes <= self.case.limit_bytes
+        for limit, used in ((self.case.host_limit_bytes, table.host_bytes), (self.case.pool.node.nvme_bytes, table.nvme_bytes)):
+            good = good if limit is None else good & (used <= limit)
+        return np.asarray(good)
+
+    def _values(self, table: StageTable, position: Array) -> list[Array]:
+        """Values that the paths weigh, of all rows."""
+        of, shape = PATHS[self.shape.schedule][0], self.shape
+        columns: list[Array] = []
+        for stage in np.unique(position):
+            rows = position == stage
+            times = table.forward_seconds[rows], table.backward_seconds[rows], table.alone_seconds[rows]
+            part = of(int(stage), shape.stages, shape.micro_batches, *times)
+            columns = columns or [np.zeros(len(position)) for _ in part]
+            for column, value in zip(columns, part, strict=True):
+                column[rows] = value
+        return columns
+
+    def _counts(self, level: Level, held: int) -> list[int]:
+        if level.fixed_layers is not None:
+            return [min(held, int(level.fixed_layers)) if level.fixed_layers >= 0 else held]
+        if level.counted:
+            return list(range(1 if "recompute" in self.case.fixed else 0, held + 1))
+        return [0]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from planner.validate_errors import Error
 
 Array = npt.NDArray[np.float64]
+Quantity = Literal["step", "memory"]
+QUANTITIES: tuple[Quantity, ...] = ("step", "memory")
 PROBABILITIES = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975)
 FEWEST_SOURCES = 3
 FEWEST_ROWS = 20
@@ -159,6 +161,14 @@ def derive(members: Sequence[Residual], of: str, kind: PeakKind | None, meaning:
     return band_of(picked, meaning, origin, counted(words, picked))
 
 
+def derive_fit(members: Sequence[Residual], of: MemoryClass, meaning: str = "", origin: str = "") -> Band:
+    """Return the band of what must fit: of all peaks of a class, whatever their kind; of all rows where they are of too few sources."""
+    own = [r for r in members if r.of == of]
+    enough = len(own) >= FEWEST_ROWS and len({r.source for r in own}) >= FEWEST_SOURCES
+    words, picked = (f"peaks of class {of}, both kinds", own) if enough else ("all rows", list(members))
+    return band_of(picked, meaning, origin, counted(words, picked))
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One residual against the band of the other sources."""
@@ -190,7 +200,7 @@ def judged(members: Sequence[Residual]) -> list[Judged]:
     return made
 
 
-def coverage(quantity: Literal["step", "memory"], found: Sequence[Judged]) -> list[Coverage]:
+def coverage(quantity: Quantity, found: Sequence[Judged]) -> list[Coverage]:
     """Return how often the intervals hold: of all rows, of each class, and of each class and kind of peak."""
     made = [_coverage(quantity, "all", None, found)] if found else []
     for of in sorted({j.residual.of for j in found}):
@@ -201,7 +211,7 @@ def coverage(quantity: Literal["step", "memory"], found: Sequence[Judged]) -> li
     return made
 
 
-def _coverage(quantity: Literal["step", "memory"], name: str, kind: PeakKind | None, found: Sequence[Judged]) -> Coverage:
+def _coverage(quantity: Quantity, name: str, kind: PeakKind | None, found: Sequence[Judged]) -> Coverage:
     where = np.asarray([j.where for j in found])
     errors = np.abs([j.middle / j.residual.ratio - 1.0 for j in found])
     return Coverage(

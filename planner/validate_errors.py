@@ -8,12 +8,15 @@ from typing import Literal
 
 import numpy as np
 
+from planner.misses import largest_bucket
 from planner.validate_predict import Prediction
-from planner.validate_schema import Calibrated, ErrorGroup, OneSided, OutOfMemory
+from planner.validate_schema import Calibrated, ErrorGroup, Misjudged, OneSided, OutOfMemory
 
 By = Literal["all", "class", "source", "framework", "kind"]
 CERTAIN_SHARE = 0.92
 """Reserved or device memory above this part of the card only says that the run fitted: the allocator caches up to the limit."""
+NOTES = 240
+"""Characters of a row's notes that a reason repeats."""
 FEWEST = 8
 """Rows that a source needs to count in the mean over sources."""
 
@@ -120,18 +123,46 @@ def out_of_memory(predictions: Sequence[Prediction]) -> OutOfMemory:
     ran = [p for p in trusted if not p.spec.measured.oom and (p.spec.measured.peak_bytes or p.spec.measured.step_seconds)]
     missed = [p.spec.run.id for p in failed if p.verdict == "fits"]
     wrong = [p.spec.run.id for p in ran if p.verdict == "no"]
+    judged = [p for p in trusted if p.spec.run.id in {*missed, *wrong}]
     full = [p for p in trusted if near_full(p) and not p.spec.measured.oom]
     return OutOfMemory(
         oom_rows=len(failed),
         caught=len(failed) - len(missed),
         caught_share=1.0 - len(missed) / len(failed) if failed else None,
         missed=missed,
+        misses=[misjudged(p) for p in judged],
         ran_rows=len(ran),
         called_no=len(wrong),
         called_no_share=len(wrong) / len(ran) if ran else None,
         wrong=wrong,
         near_full=len(full),
         near_full_called_no=sum(p.verdict == "no" for p in full),
+    )
+
+
+def misjudged(prediction: Prediction) -> Misjudged:
+    """Return a verdict that what happened contradicts, with what it rests on and what the row itself says."""
+    stage, phase, bucket, _ = largest_bucket(prediction.cost.memory)
+    spec, capacity = prediction.spec, prediction.case.pool.capacity_bytes
+    ratio = capacity / prediction.device_bytes
+    if spec.measured.oom:
+        said = f"ran out of memory, which takes {ratio:.2f} of the prediction or more"
+    elif spec.measured.peak_bytes is None:
+        said = f"ran, so at most {ratio:.2f} of the prediction was needed"
+    else:
+        said = f"ran, with {spec.measured.peak_bytes / prediction.device_bytes:.2f} of the prediction"
+    assumed = f"; assumed: {', '.join(spec.assumed)}" if spec.assumed else ""
+    notes = f"; the row says: {spec.run.notes[:NOTES]}" if spec.run.notes else ""
+    return Misjudged(
+        id=spec.run.id,
+        verdict="fits" if prediction.verdict == "fits" else "no",
+        predicted_device_bytes=prediction.device_bytes,
+        capacity_bytes=capacity,
+        fit_probability=prediction.fit_probability,
+        stage=stage,
+        phase=phase,
+        bucket=bucket,
+        reason=f"{said}{assumed}{notes}",
     )
 
 

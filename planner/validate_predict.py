@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from cost_models.numeric import num
 from cost_models.result import Cost
-from planner.bands import RUN_CLASSES, MemoryClass, PeakKind, RunClass, memory_class, run_class
+from planner.bands import RUN_CLASSES, MemoryClass, PeakKind, RunClass, memory_band, memory_class, run_class, step_band
 from planner.case import Case
 from planner.evaluate import evaluate
+from planner.fit import fit_probability, verdict
 from planner.runs import Spec
 
 if TYPE_CHECKING:
@@ -72,13 +73,22 @@ class Prediction:
     @property
     def verdict(self) -> Verdict:
         """Whether the worst stage fits its card, and the offloaded states their server."""
-        memory, case = self.cost.memory, self.case
-        host, limit = float(num(memory.host_bytes_per_node)), case.host_limit_bytes
-        nvme, space = float(num(memory.nvme_bytes_per_node)), case.pool.node.nvme_bytes
-        over = (limit is not None and host > limit) or (space is not None and nvme > space)
-        if over or self.device_bytes > case.pool.capacity_bytes:
-            return "no"
-        return "fits" if self.device_bytes <= case.limit_bytes else "tight"
+        return verdict(self.case, self.cost.memory)
+
+    @property
+    def fit_probability(self) -> float:
+        """Probability of that."""
+        return fit_probability(self.case, self.cost.memory)
+
+    @property
+    def step_interval_seconds(self) -> tuple[float, float] | None:
+        """Where the step time lies with 80 % probability."""
+        return None if self.step_seconds is None else step_band(self.run_class).interval(self.step_seconds)
+
+    @property
+    def peak_interval_bytes(self) -> tuple[float, float]:
+        """Where the peak of the kind that the row states lies with 80 % probability."""
+        return memory_band(self.memory_class, self.peak_kind).interval(self.comparable_bytes)
 
 
 def logged(stages: npt.NDArray[np.float64], which: str) -> npt.NDArray[np.float64]:

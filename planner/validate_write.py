@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from planner.bands import BETWEEN_LAYOUTS, KINDS, MEMORY_CLASSES, RUN_CLASSES, memory_name, step_name
-from planner.validate_bands import band_of, counted, derive, layout_residuals, memory_residuals, step_residuals
+from planner.bands import BETWEEN_LAYOUTS, KINDS, MEMORY_CLASSES, RUN_CLASSES, fit_name, memory_name, step_name
+from planner.validate_bands import band_of, counted, derive, derive_fit, layout_residuals, memory_residuals, step_residuals
 from planner.validate_errors import errors, peak_error, step_error
 from planner.validate_predict import Predictor
 from planner.validate_regret import FEWEST_LAYOUTS, layout_groups
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from hardware.calibration import Quantiles
     from planner.runs import Spec
     from planner.validate_predict import Prediction
 
 SENTENCE = "How far measurements lie from predictions: measured / predicted, by class of run and kind of peak."
-TODAY = {
+TODAY: dict[str, Any] = {
     "framework": "megatron",
     "date": "",
     "attention": "flash",
@@ -56,6 +56,7 @@ def error_bands(predictions: Sequence[Prediction], table: str) -> dict[str, Quan
     for kin in MEMORY_CLASSES:
         for kind in KINDS:
             made[memory_name(kin, kind)] = derive(memory, kin, kind, f"{kind} peak of class {kin}: measured / predicted", origin)
+        made[fit_name(kin)] = derive_fit(memory, kin, f"what must fit, class {kin}: measured / predicted", origin)
     return {name: band.stated for name, band in made.items()}
 
 
@@ -80,7 +81,3 @@ def error_text(bands: dict[str, Quantiles], made_on: date) -> str:
         lines += [f"{key} = {json.dumps(getattr(band, key), ensure_ascii=False)}" for key in ("unit", "meaning", "origin", "rows")]
     return "\n".join(lines) + "\n"
 
-
-def table_name(path: str | Path) -> str:
-    """Return how a file names the table that it rests on: without folders, which differ from machine to machine."""
-    return Path(path).name

@@ -218,6 +218,20 @@ REGIMES: dict[str, Regime] = {
             frozen_bytes=4.0,
         ),
         _regime(
+            "gemini",
+            "16-bit weights whose chunks the gradients overwrite, fp32 master and moments: 14 bytes per parameter",
+            "ColossalAI colossalai/zero/gemini/gemini_ddp.py (reuse_fp16_chunk with master weights and without accumulation)",
+            (2.0, 0.0, 0.0, 4.0, 4.0),
+            (2.0, 2.0),
+        ),
+        _regime(
+            "paddle",
+            "16-bit weights and gradients that stay, fp32 master and moments updated straight from the 16-bit gradients",
+            "PaddleNLP fp16_opt_level O2 without amp_master_grad (llm/config/llama/pretrain_argument.json; paddle AdamW multi_precision)",
+            (2.0, 2.0, 0.0, 4.0, 4.0),
+            (2.0, 2.0),
+        ),
+        _regime(
             "nanotron",
             "16-bit weights, fp32 gradient accumulator, fp32 master and moments divided under ZeRO-1",
             "nanotron src/nanotron/optim/gradient_accumulator.py (FP32GradientAccumulator), optim/zero.py",

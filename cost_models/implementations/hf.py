@@ -14,6 +14,7 @@ from cost_models.implementations.hf_dense import (
     linear_inputs,
     norm,
     output_held,
+    padded_updates,
     qk_norm,
 )
 from cost_models.numeric import Num, num
@@ -37,11 +38,11 @@ def attention(architecture: Architecture, training: Training, d: Dims, choices: 
     view = qkv_width if fused and architecture.positional == "rope" else None
     held = output_held(architecture, c, d)
     width = d.heads * d.v_dim
+    widths = (d.heads * d.qk_dim, d.kv_heads * d.qk_dim, d.kv_heads * d.qk_dim)
+    projections = linear_inputs(c, d.tokens, ("q", "k", "v"), d.hidden, widths, fused=fused)
     return {
         "norm": norm(architecture, d, c, count=1.0 if architecture.norms_per_layer < 4 else 2.0),
-        "qkv": linear_inputs(
-            c, d.tokens, ("q", "k", "v"), d.hidden, (d.heads * d.qk_dim, d.kv_heads * d.qk_dim, d.kv_heads * d.qk_dim), fused=fused
-        ),
+        "qkv": (*projections, *padded_updates(c, d.tokens, widths)),
         "rotary": qk_norm(architecture, d, c),
         "core": core(architecture, d, c, sliding=sliding, value_whole=view),
         "out": (*_out_input(c, d.tokens, width, d.hidden, held), *_residual_dropout(c, d)),
@@ -107,8 +108,6 @@ def feed_forward(architecture: Architecture, d: Dims, c: Code, tokens: Num, widt
     fused = architecture.family in ("phi3", "glm", "glm4", "chatglm")
     ups = ("gate", "up") if architecture.gated_mlp else ("up",)
     down = linear_inputs(c, tokens, ("down",), width, (d.hidden,))
-    if c.litgpt and c.frozen and c.own_lora and "down" not in c.targets:
-        down = (*down, Saved(name="product", bytes=tokens * width * c.compute))
     return {
         "up": linear_inputs(c, tokens, ups, d.hidden, tuple(width for _ in ups), fused=fused, held=held),
         "activation": activation(architecture, c, tokens, width),

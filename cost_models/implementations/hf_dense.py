@@ -52,13 +52,17 @@ class Code:
     dropout: bool
     masked: bool
     input_copies: float
-    """Copies of its input that a 4-bit matmul keeps (litgpt's bitsandbytes layers of 2024: two, measured)."""
+    """Micro-batches whose inputs a 4-bit matmul keeps. bitsandbytes keeps them as attributes of the graph's node (autograd/_functions.py,
+    MatMul4Bit: ctx.tensors), which backward does not free: they live until the training loop lets go of the loss. litgpt's does so when
+    the next loss is there (finetune/lora.py), Hugging Face's Trainer before the next forward."""
     own_lora: bool
     """True low-rank adapters, not prompts or scales."""
     scaled_outputs: bool
     """LLaMA-Adapter V2: every linear's output is scaled by a trained vector, whose gradient needs the unscaled output."""
     fused_norm: bool
     """A fused RMSNorm kernel, which keeps its input and one number a row (nanotron's TritonRMSNorm)."""
+    fused_mlp: bool
+    """A fused gated activation, which keeps gate and up alone (Liger, unsloth)."""
     litgpt: bool
     """litgpt's own modules: one qkv buffer that v is a view of, `cat` in the rotary code, fused GELU."""
 
@@ -80,10 +84,11 @@ def code_of(architecture: Architecture, training: Training, d: Dims) -> Code:
         adapter_dropout=frozen and training.lora_dropout > 0.0,
         dropout=training.dropout > 0.0,
         masked=training.padding_mask,
-        input_copies=2.0 if training.framework == "litgpt" and training.date >= "2024" else 1.0,
+        input_copies=2.0 if training.framework == "litgpt" and training.extra.get("longest_first") != "yes" else 1.0,
         own_lora=frozen and "other_adapter" not in training.extra,
         scaled_outputs=training.extra.get("other_adapter") == "Adapter V2",
-        fused_norm=training.framework == "nanotron",
+        fused_norm=training.framework == "nanotron" or training.extra.get("norm_kernel") == "fused",
+        fused_mlp=training.extra.get("mlp_kernel") in ("fused", "recomputed"),
         litgpt=training.framework == "litgpt",
     )
 
@@ -145,6 +150,18 @@ def linear_inputs(
         if c.adapter_dropout:
             kept.append(Saved(name="adapter_dropout_mask", bytes=whole * adapted))
     return tuple(kept)
+
+
+def padded_updates(c: Code, tokens: Num, widths: tuple[Num, Num, Num]) -> tuple[Saved, ...]:
+    """litgpt's fused qkv adapter pads the updates of the adapted ones with zeros by `index_copy` (litgpt/lora.py, zero_pad), whose backward
+    keeps the updates (PyTorch derivatives.yaml: grad.index_select(…).expand_as(source))."""
+    adapted = [width for name, width in zip(("q", "k", "v"), widths, strict=True) if name in c.targets]
+    if not (c.litgpt and c.own_lora and adapted) or len(adapted) == len(widths):
+        return ()
+    total: Num = 0.0
+    for width in adapted:
+        total = total + width
+    return (Saved(name="padded_update", bytes=tokens * total * c.adapter),)
 
 
 def _cast(c: Code, width: Num, outputs: tuple[Num, ...], tokens: Num) -> Saved:
@@ -249,11 +266,8 @@ def activation(architecture: Architecture, c: Code, tokens: Num, width: Num) -> 
     """Tensors between the first and the last linear of an MLP, the last one's input not counted."""
     one = tokens * width
     if architecture.gated_mlp:
-        return (
-            Saved(name="gate", bytes=one * c.compute, modules=("mlp",)),
-            Saved(name="up", bytes=one * c.compute, modules=("mlp",)),
-            Saved(name="activated_gate", bytes=one * c.compute, modules=("mlp",)),
-        )
+        names = ("gate", "up") if c.fused_mlp else ("gate", "up", "activated_gate")
+        return tuple(Saved(name=name, bytes=one * c.compute, modules=("mlp",)) for name in names)
     name = architecture.activation
     if name in PYTHON_GELU_COPIES and not c.litgpt:
         copies = PYTHON_GELU_COPIES[name]

@@ -69,6 +69,9 @@ def attention(architecture: Architecture, training: Training, d: Dims, *, fused:
     count = 1.0 if architecture.norms_per_layer < 4 else 2.0
     width = (d.heads + 2.0 * d.kv_heads) * d.qk_dim
     qkv = [Saved(name="qkv", bytes=d.tokens * width * b)]
+    if training.extra.get("rope_inputs") == "kept" and architecture.positional == "rope":
+        rotated = 2.0 * d.tokens * (d.heads + d.kv_heads) * d.qk_dim * b
+        qkv.append(Saved(name="rotary_inputs", bytes=rotated))
     if architecture.qk_norm != "none":
         rows = d.tokens * (d.heads + d.kv_heads)
         qkv.append(Saved(name="qk_norm_input", bytes=rows * d.qk_dim * b))
@@ -129,7 +132,7 @@ def feed_forward(
     gates = 2.0 if architecture.gated_mlp else 1.0
     drop: tuple[Drop, ...] = (module, *inner)
     kept = [Saved(name="pre_activation", bytes=tokens * gates * width * d.act_bytes, modules=(module,))]
-    if architecture.gated_mlp and not fused:
+    if architecture.gated_mlp and (not fused or training.extra.get("swiglu_fusion") == "no"):
         kept.append(Saved(name="activated_gate", bytes=tokens * width * d.act_bytes, modules=drop))
     return {
         "activation": tuple(kept),

@@ -11,6 +11,7 @@ from cost_models.choices.recompute import is_dropped
 from cost_models.choices.schedules import interleaved, schedule
 from cost_models.layout import Choices, Layout, micro_batches
 from cost_models.ledger import Term, add
+from cost_models.memory.losses import loss_bytes
 from cost_models.numeric import Num, num
 from cost_models.stack import Stack, stream_bytes
 
@@ -18,25 +19,11 @@ if TYPE_CHECKING:
     from cost_models.model_ops import ModelOps
     from cost_models.op import Op
     from cost_models.stages import Stages
-    from cost_models.training import Loss, Training
+    from cost_models.training import Training
 
-LOGIT_BYTES: dict[Loss, float] = {"eager": 12.0, "compiled": 6.0, "chunked": 4.0, "fused": 1.0, "vocab-parallel": 6.0}
-"""Bytes per logit alive at the loss's peak, 16-bit logits: eager torch 2 + 4 (fp32 copy or log-softmax gradient) + 4 + … = 12 (traced);
-one compiled kernel 6; chunks 2 + 2 (logits and their gradient); fused linear and loss only a chunk; Megatron 2 + 4."""
 OFFLOAD_RESIDENT = 2.0
 """Layers (chunks of a pipeline stage) whose activations are on the device while the others are on the host: the one that computes
 and the one being fetched."""
-NATIVE_FUSION_BYTES = 4.0
-"""One more fp32 copy per logit where the loss does not work in place: Megatron's own cross_entropy_loss_fusion, Megatron-DeepSpeed."""
-NARROW_LOSS_BYTES = 10.0
-"""A cross entropy that stays in the logits' 16-bit type: logits, shifted copy, log-softmax and two gradients."""
-TRANSFORMERS = ("hf", "deepspeed", "fsdp")
-"""Frameworks that train transformers' own model classes."""
-SINGLE_COPY_SINCE = "2024-11"
-EARLY_COPIES_BYTES = 4.0
-"""transformers before 4.46 (November 2024) keeps the logits in the output and copies them once more to shift them by one token."""
-HEAD_ADAPTER_BYTES = 6.0
-"""An adapted head makes three more 16-bit tensors of the logits' size: its own output, scaled, and the sum (litgpt's runs agree)."""
 LOSS_SOURCE = (
     "traced for eager torch; Megatron-LM core/tensor_parallel/cross_entropy.py; litgpt chunked_cross_entropy; torchtitan components/loss.py"
 )
@@ -233,25 +220,15 @@ def _logits(
         return (), (), ()
     d = ops.dims
     logits = d.tokens * d.vocab
-    copied = training.framework == "megatron-deepspeed" or training.extra.get("cross_entropy_fusion") == "native"
-    native = stack.loss == "vocab-parallel" and copied
-    narrow = stack.loss == "eager" and training.extra.get("loss_dtype") == "16bit"
-    early = stack.loss == "eager" and not narrow and training.framework in TRANSFORMERS and "" < training.date < SINGLE_COPY_SINCE
-    per_logit = (
-        (NARROW_LOSS_BYTES if narrow else LOGIT_BYTES[stack.loss])
-        + (NATIVE_FUSION_BYTES if native else 0.0)
-        + (EARLY_COPIES_BYTES if early else 0.0)
-    )
-    if training.method in ("lora", "qlora") and "head" in training.lora_targets:
-        per_logit += HEAD_ADAPTER_BYTES
+    peak = loss_bytes(training, stack, d)
     deferred = float(training.extra.get("defer_embedding_wgrad", "0")) * d.act_bytes
-    saved = add(s.bytes for s in ops.head[-1].saved)
+    saved = np.minimum(add(s.bytes for s in ops.head[-1].saved), peak)
     softcap = add(s.bytes for s in ops.head[-1].saved if s.name == "softcap_tanh")
     waiting = np.where(stages.head > 0.0, flight, 0.0) if c.schedule == "gpipe" else stages.head
     modules = 2.0 if ops.mtp else 1.0
     kept = Term(name="logits.saved", value=saved * modules * waiting, source=LOSS_SOURCE, formula="softmax kept for the loss's backward")
-    rest = (np.maximum(logits * per_logit + softcap - saved, 0.0) + logits * deferred) * stages.head
-    text = f"tokens × vocabulary × {per_logit:g} bytes, less what is saved"
+    rest = (np.maximum(peak + softcap - saved, 0.0) + logits * deferred) * stages.head
+    text = "tokens × vocabulary × bytes per logit at the loss's peak, less what is saved"
     copies = Term(name="logits.copies", value=rest, source=LOSS_SOURCE, formula=text)
     if training.extra.get("outputs") != "kept":
         return (kept,), (copies,), ()

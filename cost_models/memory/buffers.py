@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.ledger import Term, add
-from cost_models.memory.states import Held, States, gathered_bytes
+from cost_models.memory.units import gathered
 from cost_models.numeric import Num, num
 from cost_models.stack import MEGATRON, Stack
 from hardware.calibration import calibration
@@ -16,6 +16,7 @@ from hardware.calibration import calibration
 if TYPE_CHECKING:
     from cost_models.choices.precision import Regime
     from cost_models.layout import Layout
+    from cost_models.memory.states import Held, States
     from cost_models.stages import Stages
     from cost_models.training import Training
     from hardware.spec import Pool
@@ -28,9 +29,6 @@ DEEPSPEED_BUCKET = 5e8
 """Elements of reduce and all-gather buckets (DeepSpeed runtime/zero/config.py)."""
 DEEPSPEED_SUB_GROUP = 2.0 * DEEPSPEED_BUCKET
 """Elements that ZeRO-3 updates at a time (sub_group_size)."""
-DEEPSPEED_LIVE = 2.0 * DEEPSPEED_BUCKET
-"""Elements that ZeRO-3 keeps gathered for reuse (max_live_parameters, max_reuse_distance)."""
-FSDP_SOURCE = "PyTorch FSDP: the unit that computes and the one prefetched; gradients of a unit before and inside the reduce-scatter"
 DS_SOURCE = "DeepSpeed runtime/zero/config.py (bucket sizes in elements), stage_1_and_2.py, stage3.py"
 
 
@@ -42,7 +40,6 @@ class Buffers:
     forward: tuple[Term, ...]
     backward: tuple[Term, ...]
     optimizer: tuple[Term, ...]
-    load: tuple[Term, ...]
 
 
 def buffers(training: Training, stack: Stack, regime: Regime, layout: Layout, pool: Pool, h: Held, s: States, stages: Stages) -> Buffers:
@@ -55,15 +52,14 @@ def buffers(training: Training, stack: Stack, regime: Regime, layout: Layout, po
         formula="cuBLAS and kernel workspaces that torch's allocator holds",
     )
     if training.method == "inference":
-        return Buffers(always=(workspace,), forward=(), backward=(), optimizer=(), load=())
-    forward, backward = _gathered(training, regime, layout, h, s, stages)
+        return Buffers(always=(workspace,), forward=(), backward=(), optimizer=())
+    forward, backward = gathered(training, regime, layout, h, s, stages)
     bucket = _buckets(training, regime, layout, s)
     return Buffers(
         always=(workspace, *_dummy_gradients(training, stack, regime, h, stages)),
         forward=(*forward, *bucket, *_cast_cache(stack, regime, layout, h)),
         backward=(*backward, *bucket),
         optimizer=_step(training, stack, regime, layout, s, h.embedding.others * stages.embedding),
-        load=_load(training, regime, layout, h),
     )
 
 
@@ -102,62 +98,18 @@ def _dummy_gradients(training: Training, stack: Stack, regime: Regime, h: Held, 
     )
 
 
-def _gathered(
-    training: Training, regime: Regime, layout: Layout, h: Held, s: States, stages: Stages
-) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-    if layout.choices.zero < regime.weight_from:
-        return (), ()
-    ranks = np.where(num(s.optimizer_shares.dense) > 1.0, 1.0, 0.0)
-    layer = gathered_bytes(training, regime, h.layer) + 0.0 * stages.layers
-    head = gathered_bytes(training, regime, h.head) * stages.head
-    embedding = gathered_bytes(training, regime, h.embedding)
-    if training.framework == "deepspeed":
-        live = np.minimum(DEEPSPEED_LIVE * regime.gather_bytes, gathered_bytes(training, regime, h.stage))
-        held = (
-            Term(
-                name="buffers.zero3_live",
-                value=np.maximum(live, 2.0 * layer) * ranks,
-                source=DS_SOURCE,
-                formula="min(max live parameters, stage) × bytes",
-            ),
-        )
-        return held, held
-    both = head + embedding * stages.embedding
-    root = np.maximum(head, embedding * stages.head) if training.framework == "torchtitan" else both
-    lora = training.method in ("lora", "qlora")
-    if lora and training.framework == "litgpt":
-        whole = Term(
-            name="buffers.zero3_live",
-            value=(gathered_bytes(training, regime, h.stage) + 2.0 * layer) * ranks,
-            source="PyTorch FSDP1: frozen parameters get no gradient, so that backward does not free the gathered units",
-            formula="whole model + 2 layers, gathered",
-        )
-        return (whole,), (whole,)
-    trained = (h.layer.adapters + h.layer.expert_adapters) if lora else h.layer.total
-    moving = trained * (regime.live_gradient_bytes + regime.reduce_bytes) + 0.0 * stages.layers
-    units = Term(
-        name="buffers.zero3_live",
-        value=(2.0 * layer + root) * ranks,
-        source=FSDP_SOURCE,
-        formula="(2 layers + head + embedding) × gathered bytes",
-    )
-    gradients = Term(
-        name="buffers.zero3_gradients", value=moving * ranks, source=FSDP_SOURCE, formula="one layer × (gradient + reduction bytes)"
-    )
-    return (units,), (units, gradients)
-
-
 def _buckets(training: Training, regime: Regime, layout: Layout, s: States) -> tuple[Term, ...]:
     """DeepSpeed's reduce bucket, twice with overlap; Megatron's buckets are views of its gradient buffer, FSDP's are the units above."""
     if not deepspeed(training, regime) or layout.choices.zero < 1:
         return ()
     elements = np.minimum(float(training.extra.get("reduce_bucket", DEEPSPEED_BUCKET)), s.trained.total)
+    copies = 1.0 if training.extra.get("overlap_comm") == "no" else 2.0
     return (
         Term(
             name="buffers.reduce_bucket",
-            value=2.0 * elements * regime.reduce_bytes,
+            value=copies * elements * regime.reduce_bytes,
             source=DS_SOURCE,
-            formula="min(bucket, trained parameters) × bytes × 2 (overlap)",
+            formula=f"min(bucket, trained parameters) × bytes × {copies:g} (two with overlap)",
         ),
     )
 
@@ -188,30 +140,24 @@ def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: S
         text = "fp32 copy of the rank's part of the gradients"
         terms.append(Term(name="buffers.step_gradients", value=part * 4.0 * on_device, source=regime.source, formula=text))
     if regime.name == "fp32-master":
-        text = "fp32 copies of the gradients, which replace the 16-bit ones tensor by tensor"
-        terms.append(Term(name="buffers.step_gradients", value=part * (4.0 - regime.gradient_bytes), source=regime.source, formula=text))
+        whole = training.extra.get("gradient_copies") == "whole"
+        text = f"fp32 copies of the gradients, {'beside the 16-bit ones' if whole else 'which replace the 16-bit ones tensor by tensor'}"
+        width = 4.0 if whole else 4.0 - regime.gradient_bytes
+        terms.append(Term(name="buffers.step_gradients", value=part * width, source=regime.source, formula=text))
     if training.extra.get("optimizer_kernel") == "forloop":
         text = "two temporaries of the largest tensor (torch's optimizer without foreach or fused)"
         value = 2.0 * largest * (regime.master_bytes or regime.weight_bytes)
         terms.append(Term(name="buffers.step_temporaries", value=value, source="torch.optim _single_tensor_adamw, traced", formula=text))
     if stack.foreach and training.optimizer in ("adamw", "sgd", "lion"):
         width = regime.master_bytes or regime.weight_bytes
-        text = "one copy of the updated parameters (torch foreach)"
+        text = "copies of the updated parameters (torch foreach)"
+        value = part * width * on_device * stack.foreach_copies
         terms.append(
             Term(
-                name="buffers.step_foreach", value=part * width * on_device, source="torch.optim _multi_tensor_adamw, traced", formula=text
+                name="buffers.step_foreach", value=value, source="torch.optim _multi_tensor_adamw, traced", formula=text
             )
         )
     return tuple(terms)
-
-
-def _load(training: Training, regime: Regime, layout: Layout, h: Held) -> tuple[Term, ...]:
-    """Frameworks that build the whole model on every rank before they shard it (litgpt with FSDP)."""
-    if training.framework != "litgpt" or layout.choices.zero < 3:
-        return ()
-    whole = gathered_bytes(training, regime, h.stage)
-    text = "the whole model in 16 bits on each rank before it is sharded"
-    return (Term(name="buffers.load", value=whole, source="litgpt finetune recipes (fabric.setup after the model is built)", formula=text),)
 
 
 def total(terms: tuple[Term, ...]) -> Num:

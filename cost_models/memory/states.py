@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.choices.offload import OFFLOAD
 from cost_models.choices.zero import Shares, shares
-from cost_models.ledger import Term
+from cost_models.ledger import Term, add
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -192,11 +192,13 @@ def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: 
     stepped = trained
     if training.optimizer == "muon" and training.framework == "megatron":
         stepped = replace(trained, others=trained.others * num(step.dense))
-    kept = (
-        *_full("optimizer.master", "master", regime.master_bytes, stepped, step, regime.source),
-        *_moments(regime, stepped, step),
-    )
+    moments = _moments(regime, stepped, step)
+    kept = _full("optimizer.master", "master", regime.master_bytes, stepped, step, regime.source)
     host_optimizer: Num = 0.0
+    if training.extra.get("paged_optimizer") == "yes":
+        host_optimizer = add(term.value for term in moments)
+    else:
+        kept = (*kept, *moments)
     if mode.optimizer:
         for term in kept:
             host_optimizer = host_optimizer + term.value * away
@@ -206,9 +208,10 @@ def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: 
         for term in weights:
             host_weights = host_weights + term.value * away
         weights = tuple(_scaled(term, 1.0 - away) for term in weights)
+    passing = _one_parameter(h, stages) if training.extra.get("optimizer_in_backward") == "yes" and not lora else trained
     return States(
         weights=weights,
-        gradients=_full("gradients", "gradient", regime.gradient_bytes, trained, gradient, regime.source),
+        gradients=_full("gradients", "gradient", regime.gradient_bytes, passing, gradient, regime.source),
         main_gradients=_full("gradients.main", "main gradient", regime.main_gradient_bytes, trained, main, regime.source),
         optimizer=kept,
         host_optimizer=host_optimizer,
@@ -217,6 +220,11 @@ def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: 
         optimizer_shares=step,
         gradient_ranks=num(layout.degrees.dp) * layout.degrees.cp,
     )
+
+
+def _one_parameter(h: Held, stages: Stages) -> Tally:
+    """The largest single parameter, where the optimizer runs inside backward and frees each gradient (torchtune training/memory.py)."""
+    return Tally(others=np.maximum(h.embedding.others, h.head.others) + 0.0 * stages.layers)
 
 
 def _trained(training: Training, regime: Regime, h: Held, stages: Stages) -> Tally:

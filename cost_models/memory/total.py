@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from cost_models.memory.host import host
 from cost_models.memory.inference import cache, scale_bytes
 from cost_models.memory.overheads import overheads
 from cost_models.memory.states import Held, States, held, states
+from cost_models.memory.units import flat, flat_gradients, last_flat_gradient
 from cost_models.numeric import Num, num
 from cost_models.result import PHASES, MemoryCost
 from cost_models.stack import MEGATRON, Stack, resolve
@@ -39,6 +40,8 @@ class Parts:
     buffers: Buffers
     embedding: Num
     """1 on the stage with the embedding."""
+    last_gradient: Num
+    """Gradients of FSDP1's root unit beside the accumulated ones."""
     tied: bool
     """Embedding and head are one matrix on one stage."""
 
@@ -53,12 +56,15 @@ def memory(architecture: Architecture, training: Training, layout: Layout, pool:
     stack = resolve(training)
     h = held(architecture, training, ops, stages)
     s = states(training, regime, layout, h, stages)
+    if flat(training, layout):
+        s = replace(s, gradients=flat_gradients(training, regime, layout, h, stages, s))
     parts = Parts(
         held=h,
         states=s,
         activations=activations(training, stack, layout, ops, stages),
         buffers=buffers(training, stack, regime, layout, pool, h, s, stages),
         embedding=stages.embedding,
+        last_gradient=last_flat_gradient(training, regime, layout, h, stages),
         tied=architecture.tied_embeddings,
     )
     if training.method == "inference":
@@ -89,12 +95,13 @@ def _phases(training: Training, regime: Regime, layout: Layout, p: Parts) -> dic
     """Put the phases together: each is a ledger of the terms alive at its peak."""
     s, a, b = p.states, p.activations, p.buffers
     resting = (*s.weights, *s.main_gradients, *s.optimizer, *b.always)
-    later = np.where(micro_batches(layout, training.global_batch) > 1.0, 1.0, 0.0)
+    alone = training.extra.get("longest_first") == "yes"
+    later = np.where(micro_batches(layout, training.global_batch) > 1.0, 0.0 if alone else 1.0, 0.0)
     before = tuple(_times(t, later) for t in s.gradients)
     started = (*resting, *before, *a.kept, *a.outputs, *b.backward, a.live)
     ended = (*resting, *s.gradients, *a.ending, *a.outputs, *b.backward, _last_live(training, regime, layout, p))
     return {
-        "load": Ledger("bytes", (*s.weights, *b.load)),
+        "load": Ledger("bytes", s.weights),
         "forward": Ledger("bytes", (*resting, *before, *a.kept, *a.kept_logits, *a.loss, *a.outputs, *b.forward)),
         "backward": _later_of(started, ended),
         "optimizer": Ledger("bytes", (*resting, *s.gradients, *b.optimizer)),
@@ -108,6 +115,9 @@ def _last_live(training: Training, regime: Regime, layout: Layout, p: Parts) -> 
     gradient already: the embedding's and the sum of both come on top (traced).
     """
     live, stream = p.activations.live, p.activations.stream
+    if flat(training, layout):
+        value = np.maximum(live.value, stream) + p.last_gradient
+        return Term(name=live.name, value=value, source=live.source, formula=live.formula)
     if regime.gradient_bytes == 0.0 or training.method != "full":
         return live
     made = p.held.embedding.others * regime.gradient_bytes / num(shares(layout, regime.gradient_from).dense) * p.embedding

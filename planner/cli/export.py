@@ -35,7 +35,7 @@ class Export:
 
 def export_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --export and --force."""
-    function = click.option("--force", is_flag=True, help="Let --export replace existing files.")(function)
+    function = click.option("--force", is_flag=True, help="Let files that exist be replaced.")(function)
     text = "Write a configuration: deepspeed=ds.json, megatron=args.json (a list) or megatron=args.sh (a shell line). Repeatable."
     return click.option("--export", "exports", metavar="KIND=FILE", multiple=True, help=text)(function)
 

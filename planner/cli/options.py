@@ -52,6 +52,8 @@ _WHAT: list[Flag] = [
 _TRAINING: list[Flag] = [
     Flag("--method", "full|lora|qlora|inference", str, "What is trained.  [default: full]"),
     Flag("--seq", "TOKENS", whole, "Tokens of one sample.  [default: 2048, or the model's limit]"),
+    Flag("--lengths", "FILE", str, "Lengths of the samples, one a line or length,count: plans are made for the longest."),
+    Flag("--mean-seq", "TOKENS", whole, "Tokens of the mean sample, where there is no such file."),
     Flag("--global-batch", "SAMPLES", whole, "Samples per optimizer step."),
     Flag("--precision", "fp32|fp16|bf16|fp8", str, "Type of the computation.  [default: bf16]"),
     Flag("--optimizer", "adamw|sgd|adafactor|adam8bit|lion|muon", str, "[default: adamw]"),
@@ -111,9 +113,14 @@ SECTIONS = {
     "Request": (*(f.flag for f in _WHAT), "--request"),
     "Training": (*(f.flag for f in _TRAINING), "--mtp"),
     "Layout (what is not given is searched, or one)": (*(f.flag for f in _LAYOUT), "--sequence-parallel"),
+    "Wishes (what plans must be, and how they are ranked)": ("--fix", "--max", "--min", "--forbid", "--require", "--objective"),
+    "Questions beside the ranking": ("--why", "--pareto", "--sensitivity"),
     "Dimensions (change the model, or make one up)": (*(f.flag for f in _DIMENSIONS), "--gated-mlp", "--tied-embeddings"),
 }
-"""Heading of the help -> first names of its options; all others stand under Output."""
+"""Heading of the help -> first names of its options (where the command has them); all others stand under Output."""
+
+WISH_KEYS = ("fix", "max", "min", "forbid", "require", "objective")
+"""Options of a search that belong to its layout: commands about one layout do not have them."""
 
 DIMENSIONS = (*(_key(f.flag) for f in _DIMENSIONS), *(_key(flags) for flags, _ in _DIMENSION_SWITCHES))
 LAYOUT_KEYS = (*(_key(f.flag) for f in _LAYOUT), "sequence_parallel")
@@ -127,8 +134,9 @@ class RequestCommand(click.Command):
         """Write the options section by section."""
         shown = {param.opts[0]: record for param in self.get_params(ctx) if (record := param.get_help_record(ctx)) is not None}
         for heading, flags in SECTIONS.items():
-            with formatter.section(heading):
-                formatter.write_dl([shown.pop(flag) for flag in flags])
+            if held := [shown.pop(flag) for flag in flags if flag in shown]:
+                with formatter.section(heading):
+                    formatter.write_dl(held)
         with formatter.section("Output"):
             formatter.write_dl(list(shown.values()))
 
@@ -190,11 +198,13 @@ def given_words(context: click.Context, *, layout: bool = True, without: Collect
     for parameter in context.command.params:
         name = parameter.name or ""
         value = context.params.get(name)
-        wanted = name == "request_file" or (name in KEYS and (layout or name not in LAYOUT_KEYS))
+        wanted = name == "request_file" or (name in KEYS and (layout or name not in LAYOUT_KEYS)) or (layout and name in WISH_KEYS)
         if not wanted or value is None or parameter.opts[0] in without or context.get_parameter_source(name) != ParameterSource.COMMANDLINE:
             continue
         if isinstance(value, bool):
             words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+        elif isinstance(value, tuple):
+            words += [word for each in value for word in (parameter.opts[0], f"{each}")]
         else:
             words += [parameter.opts[0], f"{value}"]
     return words

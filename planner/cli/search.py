@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli.explain import Wanted, explain_options, parse_explain
 from planner.cli.export import export_options, parse_exports, write_exports
 from planner.cli.options import RequestCommand, given_words, layout_words, read_request, request_options
 from planner.cli.output import Output, output_options
 from planner.cli.progress import progress_line
 from planner.cli.sizes import could_mean
+from planner.cli.wishes import answered, check_questions, wish_options, wish_request
 
 if TYPE_CHECKING:
+    from planner.answers import Answers
     from planner.exporters import Exporter
     from planner.plan import Plan, SearchResult
     from planner.request import Request, Resolved
@@ -22,7 +25,9 @@ NO_PLAN = 3
 
 @click.command("search", cls=RequestCommand, short_help="Rank the layouts that fit a cluster.")
 @request_options
+@wish_options
 @click.option("--top", type=click.IntRange(1, 1000), metavar="N", help="Plans to show.  [default: 10]")
+@explain_options
 @export_options
 @output_options
 @click.pass_context
@@ -31,19 +36,22 @@ def command(
 ) -> int:
     """Rank the layouts that fit a cluster, and show where the memory and the time of the best go.
 
-    Layout flags that are given are kept; the others are searched. --export writes the best plan for its framework. Exit code 3 when
-    nothing fits: then the nearest misses and what would fit are shown.
+    Layout flags that are given are kept; the others are searched. --explain opens the best plan, --export writes it for its framework.
+    Exit code 3 when nothing fits: then the nearest misses and what would fit are shown.
     """
     force = options["force"]
+    explained = parse_explain(options["explain"], options["explain_stages"], sources=options["sources"])
     wanted = parse_exports(exports, force=force)
     with output.timed("request"):
-        request, resolved = read_request(options, request_file, top=top)
+        request, resolved = read_request(options, request_file, top=top, **wish_request(options))
+        check_questions(options)
     with output.timed("imports"):
-        from planner.search import search
+        from planner.objectives import planned
     with output.timed("search"), progress_line() as progress:
-        result = search(resolved, progress=progress)
+        result = planned(resolved, progress=progress)
+        answers = answered(resolved, result, options, progress)
     with output.timed("report"):
-        _report(context, output, request, resolved, result)
+        _report(context, output, request, resolved, result, explained, answers)
     if not result.plans:
         return NO_PLAN
     if wanted:
@@ -70,22 +78,55 @@ def best_for(exporter: Exporter, resolved: Resolved, result: SearchResult) -> Pl
     return found.plans[0] if found.plans else result.plans[0]
 
 
-def _report(context: click.Context, output: Output, request: Request, resolved: Resolved, result: SearchResult) -> None:
-    if output.json:
-        from planner.report.documents import search_document
+def _report(
+    context: click.Context,
+    output: Output,
+    request: Request,
+    resolved: Resolved,
+    result: SearchResult,
+    wanted: Wanted,
+    answers: Answers,
+) -> None:
+    from planner.length_study import study
 
-        output.document(search_document(result, resolved.assumed, resolved.warnings, request.top))
+    name, plan = _to_explain(result)
+    explained = None if plan is None else wanted.explain(plan)
+    lengths = None if plan is None or resolved.lengths is None else study(resolved, plan)
+    if output.json:
+        from planner.report.answer_documents import further_fields
+        from planner.report.documents import search_document
+        from planner.report.explanation import explanation_record
+
+        record = None if explained is None else explanation_record(explained)
+        output.document(search_document(result, resolved.assumed, resolved.warnings, request.top, record, lengths, further_fields(result, answers)))
         return
-    from planner.report.search import search_lines
+    from planner.report.answers import answer_lines
+    from planner.report.lengths import lengths_lines
+    from planner.report.search import next_lines, search_lines
     from planner.report.understood import understood
 
     r, look = resolved, output.look
     also = could_mean(request.model)
     opening = understood(request.model, also, r.architecture, r.cluster, r.training, r.assumed, r.warnings, look)
-    output.lines([*opening, "", *search_lines(result, request.top, _next(context, result), look)])
+    answer = [*search_lines(result, request.top, (), look), *answer_lines(answers, look)]
+    if lengths is not None and plan is not None:
+        answer += ["", *lengths_lines(lengths, plan, look)]
+    if explained is not None:
+        from planner.report.explanation import explanation_lines
+
+        answer += explanation_lines(explained, look, every=wanted.every, name=name)
+    after = next_lines(_next(context, result, explained is not None), look)
+    output.lines([*opening, "", *answer, *(["", *after] if after else [])])
 
 
-def _next(context: click.Context, result: SearchResult) -> list[str]:
+def _to_explain(result: SearchResult) -> tuple[str, Plan | None]:
+    """The best plan, or the nearest miss where nothing fits, and what to call it."""
+    if result.plans:
+        return "plan 1", result.plans[0]
+    return "the nearest", result.near_misses[0].plan if result.near_misses else None
+
+
+def _next(context: click.Context, result: SearchResult, explained: bool) -> list[str]:
     """Commands that go on from here: plan 1 by stage and a configuration, or the gentlest remedy."""
     from planner.report.words import command as spelled
 
@@ -96,7 +137,8 @@ def _next(context: click.Context, result: SearchResult) -> list[str]:
     best = result.plans[0]
     commands = []
     if best.layout.stage_layers is None and best.layout.stage_recompute is None:
-        commands.append(spelled(["planner", "estimate", *given_words(context, layout=False), *layout_words(best)]))
+        words = ["planner", "estimate", *given_words(context, layout=False), *layout_words(best)]
+        commands.append(spelled([*words, *(() if explained else ("--explain", "memory"))]))
     name = _exportable(result.plans)
     return commands if name is None else [*commands, spelled([*base, "--export", f"{name}={name}.json"])]
 

@@ -22,7 +22,7 @@ LEAST = 0.02
 """A resource that accounts for less of a term is not named."""
 WORDS = {
     "compute": "compute",
-    "memory": "memory bandwidth",
+    "memory": "memory",
     "link": "link",
     "nic": "NIC",
     "host_link": "host link",

@@ -86,7 +86,7 @@ class Numbers:
         return abs(self.result() - value) <= EXACT * max(abs(value), 1e-12)
 
     def show(self) -> str:
-        """Return them as text: `3.80 B parameters × 4 bytes / 8`."""
+        """Return them as text: `3.80 B parameters × 4 bytes / 8 ranks`."""
         return " ".join([self.first.show(), *(f"{sign} {figure.show()}" for sign, figure in self.rest)])
 
 

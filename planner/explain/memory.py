@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from cost_models.choices.recompute import is_dropped
 from cost_models.numeric import num
 from planner.explain import at
+from planner.explain.figures import Numbers
 from planner.explain.memory_numbers import Known, known, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cost_models.ledger import Term
-    from planner.explain.figures import Numbers
     from planner.plan import Plan
 
 MEANINGS = {

@@ -15,10 +15,10 @@ from cost_models.choices.precision import Regime, regime_of
 from cost_models.choices.zero import shares
 from cost_models.memory.activations import layer_bytes
 from cost_models.memory.states import Held, States, held, states
+from cost_models.model_ops import ModelOps
 from cost_models.numeric import num
 from cost_models.stack import stream_bytes
 from cost_models.stages import Stages, stages
-from cost_models.model_ops import ModelOps
 from cost_models.transformer import model_ops
 from hardware.calibration import calibration
 from planner.explain import at
@@ -74,10 +74,7 @@ def _state(width: str, divided_from: str | int, offloaded: str = "") -> _Reader:
         stage = divided_from if isinstance(divided_from, int) else int(getattr(facts.regime, divided_from))
         share = shares(plan.layout, stage)
         ranks = at(share.experts if experts else share.dense, k)
-        if width == "moments":
-            bytes_each = _moment_bytes(facts, experts, k)
-        else:
-            bytes_each = float(getattr(facts.regime, width))
+        bytes_each = _moment_bytes(facts, experts, k) if width == "moments" else float(getattr(facts.regime, width))
         found = numbers("parameters", elements, "parameter").times("bytes", bytes_each, "bytes").over("ranks", ranks, "rank")
         if offloaded and getattr(OFFLOAD[plan.layout.choices.offload], offloaded):
             found = found.times("part on the device", 1.0 - float(num(plan.layout.degrees.offload_fraction)))

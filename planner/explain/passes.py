@@ -56,7 +56,8 @@ def passes(plan: Plan, whole_seconds: float) -> Passes:
         return _cut(events, whole_seconds - length, m - drawn, chunks)
     if length > whole_seconds * (1.0 + SAME):
         scale = whole_seconds / length
-        note = f"the simulated pipeline is {100.0 * (length / whole_seconds - 1.0):.2g} % longer than the closed form; passes are drawn shorter"
+        longer = 100.0 * (length / whole_seconds - 1.0)
+        note = f"the simulated pipeline is {longer:.2g} % longer than the closed form; passes are drawn shorter"
         return Passes(events=_scaled(events, scale), gaps=(), scale=scale, chunks=chunks, notes=(note,))
     if length < whole_seconds * (1.0 - SAME):
         gaps = tuple(Gap(stage=s, name="pp.bubble (closed form)", start_seconds=length, end_seconds=whole_seconds) for s in range(stages))
@@ -78,10 +79,8 @@ def _simulated(plan: Plan, m: int, chunks: int) -> list[Event]:
     backward = [t.backward_seconds + send if t.backward_seconds else 0.0 for t in times]
     weight = [_weight_part(plan) * b for b in backward]
     durations = Durations(forward=forward, backward=backward, weight=weight)
-    if name in TWO_WAY:
-        events = simulate_two_way(name, durations, m)
-    else:
-        events = simulate(name if len(times) > 1 else "1f1b", durations, m, chunks)
+    two_way, order = name in TWO_WAY, name if len(times) > 1 else "1f1b"
+    events = simulate_two_way(name, durations, m) if two_way else simulate(order, durations, m, chunks)
     return [e for e in events if e.end_seconds > e.start_seconds]
 
 
@@ -99,7 +98,9 @@ def _scaled(events: list[Event], scale: float) -> tuple[Event, ...]:
 def _cut(events: list[Event], missing: float, left_out: int, chunks: int) -> Passes:
     """Move the later half apart by the seconds of the micro-batches that are left out (Event numbers follow)."""
     middle = seconds(events) / 2.0
-    moved, ends, starts = [], {}, {}
+    moved: list[Event] = []
+    ends: dict[int, float] = {}
+    starts: dict[int, float] = {}
     for e in events:
         if e.start_seconds < middle:
             moved.append(e)

@@ -30,6 +30,8 @@ KINDS: dict[Kind, str] = {
 }
 """Kind of source -> its heading."""
 FOLDER = "hardware/measured"
+MOST_ORIGINS = 20
+"""Constants of a file up to which their origins are listed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,17 +58,12 @@ def sources(plan: Plan) -> tuple[Source, ...]:
     for name, text in _datasheets(plan):
         for part in _parts(text):
             add("datasheet", part, name)
-    files: dict[str, list[str]] = {}
     for term in _terms(plan):
-        if FOLDER in term.source:
-            for file in _files(term.source, plan.pool.gpu):
-                files.setdefault(file, []).append(term.name)
         for part in _parts(term.source):
             if FOLDER not in part:
                 add(_kind(part), part, term.name)
-    for file, users in files.items():
-        for user in dict.fromkeys(users):
-            add("calibration", _calibration_text(file, plan.pool.gpu), user)
+            for text in _calibrations(part, plan.pool.gpu):
+                add("calibration", text, term.name)
     order = list(KINDS)
     made = [Source(kind=kind, text=text, used_by=tuple(users)) for (kind, text), users in found.items() if text]
     return tuple(sorted(made, key=lambda s: order.index(s.kind)))
@@ -105,22 +102,32 @@ def _kind(text: str) -> Kind:
     return "reasoning"
 
 
-def _files(source: str, gpu: Gpu) -> list[str]:
-    """Calibration files that a term's source names; without a name, those of the accelerator."""
-    named = [name for name in re.findall(rf"{FOLDER}/(\w+)\.toml", source) if name in names()]
-    if named:
-        return named
-    own = generation(gpu.arch)
-    return ["default"] if own is None else [own.name, "default"]
+def _calibrations(source: str, gpu: Gpu) -> list[str]:
+    """What part of a term's source says about measured constants: each that it names, else the files as a whole."""
+    if FOLDER not in source:
+        return []
+    files = [name for name in re.findall(rf"{FOLDER}/(\w+)\.toml", source) if name in names()]
+    if not files:
+        own = generation(gpu.arch)
+        return [_file(name, gpu) for name in (("default",) if own is None else (own.name, "default"))]
+    found = []
+    for file in files:
+        constants = calibration(file).constants
+        named = [name for name in re.findall(r"\w+", source.partition(".toml")[2]) if name in constants]
+        found += [f"{FOLDER}/{file}.toml, {name}: {constants[name].meaning} ({constants[name].origin})" for name in named]
+        found += [] if named else [_file(file, gpu)]
+    return found
 
 
-def _calibration_text(file: str, gpu: Gpu) -> str:
-    """The file with its date, and the origins of the constants that the accelerator takes from it."""
+def _file(file: str, gpu: Gpu) -> str:
+    """A file with its date, and the origins of the constants that the accelerator takes from it where they are few."""
     found = calibration(file)
     constants = found.constants
     own = generation(gpu.arch)
     if file == "default" and own is not None:
         constants = {name: c for name, c in constants.items() if name not in own.constants}
-    origins = dict.fromkeys(c.origin for c in constants.values())
     date = f" ({found.date})" if found.date else ""
-    return f"{FOLDER}/{file}.toml{date}, {len(constants)} constants: {'; '.join(origins)}"
+    head = f"{FOLDER}/{file}.toml{date}, {len(constants)} constants"
+    if len(constants) > MOST_ORIGINS:
+        return f"{head}, each with its origin. {found.sentence}"
+    return f"{head} from {'; '.join(dict.fromkeys(c.origin for c in constants.values()))}"

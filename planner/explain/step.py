@@ -77,7 +77,7 @@ def explain_time(plan: Plan) -> TimeExplanation:
             name=term.name,
             seconds=at(term.value, 0),
             exposed_seconds=exposed(term),
-            formula=term.formula,
+            formula=term.formula.replace(" x ", " × ").replace("micro_batches", "micro-batches"),
             numbers=_numbers(plan, term),
             source=term.source,
             bound=found.get(term.name),
@@ -127,7 +127,8 @@ def _numbers(plan: Plan, term: Term) -> Numbers | None:
         steady = m * (pass_seconds(plan, "forward") + pass_seconds(plan, "backward"))
         found = numbers("pipeline", steady + value, "seconds").less("work of the slowest stage", steady, "seconds")
     elif term.name == "host.stragglers":
-        before = sum(exposed(t) for t in plan.cost.time.ledger.terms if not t.name.startswith(("host.stragglers", "host.between", "decode")))
+        others = ("host.stragglers", "host.between", "decode")
+        before = sum(exposed(t) for t in plan.cost.time.ledger.terms if not t.name.startswith(others))
         found = numbers("what comes before", before, "seconds").times("slowest rank", value / before)
     else:
         found = _once(plan, term.name, value)

@@ -6,6 +6,7 @@ slice per kind at its end, as long as it is busy; compute is what the pass has b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Stream = Literal["compute", "communication", "pipeline sends", "data parallel", "host"]
 STREAMS: tuple[Stream, ...] = ("compute", "communication", "pipeline sends", "data parallel", "host")
-SECOND_BEST = 1e-12
+SHORTEST = 1e-12
 """Slices shorter than this are not drawn."""
 _LAST = ("dp.reduce", "offload.transfer", "offload.cpu_optimizer", "optimizer.update", "dp.gather", "host.stragglers", "host.between_steps")
 """Order of what follows the pipeline; what is not named here comes before the host's part."""
@@ -37,7 +38,7 @@ class Slice:
     name: str
     start_seconds: float
     end_seconds: float
-    facts: dict[str, float | int | str] = field(default_factory=dict)
+    facts: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +75,8 @@ def timeline(plan: Plan) -> Timeline:
         slices += _once(after, drawn, stage, whole)
     notes = ["inside a pass, traffic is drawn at its end, in proportion to the pass; layers take turns in truth", *drawn.notes]
     names = tuple(f"stage {stage}" for stage in range(stages))
-    return Timeline(slices=tuple(s for s in slices if s.end_seconds - s.start_seconds > SECOND_BEST), stages=names, step_seconds=step,
-                    notes=tuple(notes))  # fmt: skip
+    seen = tuple(s for s in slices if s.end_seconds - s.start_seconds > SHORTEST)
+    return Timeline(slices=seen, stages=names, step_seconds=step, notes=tuple(notes))
 
 
 def _stage(plan: Plan, drawn: Passes, terms: list[Term], stage: int) -> list[Slice]:
@@ -92,7 +93,8 @@ def _stage(plan: Plan, drawn: Passes, terms: list[Term], stage: int) -> list[Sli
         if hidden and event.kind != "weight" and position + 1 < len(mine):
             start = max(event.end_seconds, sent)
             sent = min(start + hidden * drawn.scale / drawn.chunks, mine[-1].end_seconds)
-            found.append(Slice(stage=stage, stream="pipeline sends", name=f"send {event.micro_batch}", start_seconds=start, end_seconds=sent))
+            name = f"send {event.micro_batch}"
+            found.append(Slice(stage=stage, stream="pipeline sends", name=name, start_seconds=start, end_seconds=sent))
     for gap in drawn.gaps:
         if gap.stage == stage:
             found.append(Slice(stage=stage, stream="compute", name=gap.name, start_seconds=gap.start_seconds, end_seconds=gap.end_seconds))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.numeric import num
-from planner.evaluate import batch_cost, chunks, fitting, totals_of
+from planner.evaluate import held_cost, chunks, fitting, totals_of
 from planner.mixed.join import before_and_after
 from planner.space import MAX_MICRO_BATCH, Counts, Group, groups
 
@@ -79,9 +79,10 @@ class Ways:
 def ways(case: Case, most: int, deadline: float | None) -> Ways | None:
     """Return the lawful rows of a pool for shares of 1 to `most` samples; None where none fits even one micro-batch.
 
-    Offload is tried where nothing fits without it. Rows that another of the same grain beats at every evaluated share are left out.
+    Offload is tried where nothing fits without it. Rows that another of the same grain beats at every evaluated share are left out where no wish
+    may prefer them. Wishes are left to whoever knows the share.
     """
-    wide = replace(case, training=case.training.model_copy(update={"global_batch": _divisible(case)}))
+    wide = replace(case, training=case.training.model_copy(update={"global_batch": _divisible(case)}), wishes=())
     points = range(1, most + 1) if most <= EXACT else sorted({1, -(-most // 4), -(-most // 2), most})
     for offloaded in (False, True):
         found = [piece for group in groups(wide, Counts(), offloaded=offloaded) for piece in _rows(group, case, list(points), most, deadline)]
@@ -123,7 +124,7 @@ def _at(case: Case, layout: Layout, size: int) -> tuple[Array, Array]:
     """Return (before, after) of a batch of rows under one share."""
     parts = []
     for chunk in chunks(layout):
-        result = batch_cost(case, chunk)
+        result = held_cost(case, chunk)
         first, last = before_and_after(result.time.ledger)
         fits = fitting(case, totals_of(result, chunk.size))
         first = np.broadcast_to(num(first).reshape(-1), fits.shape)
@@ -141,7 +142,8 @@ def _pruned(case: Case, pieces: list[_Piece]) -> Ways:
     stages = np.array([float(num(x.pp)) for x in d])
     grouped = np.array([layout.choices.schedule == "interleaved" for layout in layouts])
     grain = np.where(grouped, step * stages, step)
-    keep = np.sort(_unbeaten(grain, np.concatenate([before, after[:, None]], axis=1)))
+    everything = np.concatenate([before, after[:, None]], axis=1)
+    keep = np.arange(len(grain)) if case.wishes else np.sort(_unbeaten(grain, everything))
     return Ways(
         case=case,
         layouts=tuple(layouts[i] for i in keep),

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cost_models.choices.precision import regime_of
 from cost_models.numeric import num
-from cost_models.result import PHASES, MemoryCost, TimeCost
+from cost_models.result import PHASES, MemoryCost
 from cost_models.transformer import count_parameters
 from planner import schema
+from planner.ranking import leaders
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from cost_models.architecture import Architecture
     from cost_models.layout import Layout
     from cost_models.training import Training
     from hardware.spec import Gpu, Node, Pool
+    from planner.explanation_schema import ExplanationRecord
+    from planner.length_study import LengthReport, LengthStep
     from planner.plan import NearMiss, Plan, Remedy, Searched, SearchResult
 
 MFU = (
@@ -146,6 +151,8 @@ def memory_record(plan: Plan) -> schema.MemoryRecord:
         peak_allocated_bytes=float(num(m.peak_allocated_bytes)),
         peak_reserved_bytes=float(num(m.peak_reserved_bytes)),
         peak_device_bytes=float(num(m.peak_device_bytes)),
+        interval_80_bytes=plan.memory_interval_bytes,
+        fit_probability=plan.fit_probability,
         peak_stage=int(num(m.peak_stage)),
         stages=stage_records(m),
         host_bytes_per_node=float(num(m.host_bytes_per_node)),
@@ -154,8 +161,9 @@ def memory_record(plan: Plan) -> schema.MemoryRecord:
     )
 
 
-def time_record(time: TimeCost, limited_by: str) -> schema.TimeRecord:
+def time_record(plan: Plan) -> schema.TimeRecord:
     """Return the time of a step; the terms' exposed seconds sum to it."""
+    time = plan.cost.time
     terms = [
         schema.TimeTermRecord(
             name=t.name,
@@ -167,6 +175,8 @@ def time_record(time: TimeCost, limited_by: str) -> schema.TimeRecord:
     ]
     return schema.TimeRecord(
         step_seconds=float(num(time.step_seconds)),
+        interval_80_seconds=plan.step_interval_seconds,
+        run_class=plan.run_class,
         terms=terms,
         tokens_per_second_per_gpu=float(num(time.tokens_per_second_per_gpu)),
         mfu=float(num(time.mfu)),
@@ -174,7 +184,7 @@ def time_record(time: TimeCost, limited_by: str) -> schema.TimeRecord:
         model_flop=float(num(time.model_flop)),
         hardware_flop=float(num(time.hardware_flop)),
         mfu_definition=MFU,
-        limited_by=limited_by,
+        limited_by=plan.limited_by,
     )
 
 
@@ -188,7 +198,7 @@ def plan_record(plan: Plan) -> schema.PlanRecord:
         fits=plan.fits,
         verdict=plan.verdict,
         memory=memory_record(plan),
-        time=time_record(plan.cost.time, plan.limited_by),
+        time=time_record(plan),
         frameworks=list(plan.frameworks),
         warnings=list(plan.warnings),
     )
@@ -223,8 +233,52 @@ def searched_record(searched: Searched) -> schema.SearchedRecord:
     )
 
 
-def search_document(result: SearchResult, assumed: tuple[str, ...], warnings: tuple[str, ...], top: int) -> schema.SearchDocument:
-    """Return the document of `planner search`."""
+def leaders_record(plans: Sequence[Plan]) -> schema.LeadersRecord | None:
+    """Return which plans are as fast as the first; None for no plans."""
+    if not plans:
+        return None
+    found = leaders(plans)
+    return schema.LeadersRecord(count=found.count, spread_fraction=found.spread_fraction, least_memory=found.least_memory)
+
+
+def lengths_record(report: LengthReport) -> schema.LengthsRecord:
+    """Return the typical and the worst micro-batch, and other ways of batching."""
+    return schema.LengthsRecord(
+        samples=report.lengths.samples,
+        mean_tokens=report.lengths.mean,
+        longest_tokens=report.lengths.longest,
+        padding_fraction=report.padding_fraction,
+        typical=_length_step(report.typical),
+        worst=_length_step(report.worst),
+        options=[
+            schema.LengthOptionRecord(
+                name=o.name,
+                at_tokens=o.at_tokens,
+                typical=_length_step(o.typical),
+                worst=_length_step(o.worst),
+                saved_bytes=o.saved_bytes,
+                saved_time_fraction=o.saved_time_fraction,
+                lost_tokens_fraction=o.lost_tokens_fraction,
+            )
+            for o in report.options
+        ],
+    )
+
+
+def _length_step(step: LengthStep) -> schema.LengthStepRecord:
+    return schema.LengthStepRecord(**{name: getattr(step, name) for name in schema.LengthStepRecord.model_fields})
+
+
+def search_document(
+    result: SearchResult,
+    assumed: tuple[str, ...],
+    warnings: tuple[str, ...],
+    top: int,
+    explanation: ExplanationRecord | None = None,
+    lengths: LengthReport | None = None,
+    further: Mapping[str, Any] | None = None,
+) -> schema.SearchDocument:
+    """Return the document of `planner search`. `further`: its fields of planner.report.answer_documents."""
     return schema.SearchDocument(
         status=result.status,
         assumed=list(assumed),
@@ -233,11 +287,20 @@ def search_document(result: SearchResult, assumed: tuple[str, ...], warnings: tu
         plans=[plan_record(plan) for plan in result.plans[:top]],
         near_misses=[near_miss_record(miss) for miss in result.near_misses],
         remedies=[remedy_record(remedy) for remedy in result.remedies],
+        **(further or {}),
+        leaders=leaders_record(result.plans[:top]),
+        lengths=None if lengths is None else lengths_record(lengths),
+        explanation=explanation,
     )
 
 
 def estimate_document(
-    plan: Plan, misses: tuple[NearMiss, ...], assumed: tuple[str, ...], notes: tuple[str, ...]
+    plan: Plan,
+    misses: tuple[NearMiss, ...],
+    assumed: tuple[str, ...],
+    notes: tuple[str, ...],
+    explanation: ExplanationRecord | None = None,
+    lengths: LengthReport | None = None,
 ) -> schema.EstimateDocument:
     """Return the document of `planner estimate`."""
     record = plan_record(plan)
@@ -247,6 +310,8 @@ def estimate_document(
         assumed=list(assumed),
         notes=list(notes),
         near_misses=[near_miss_record(miss) for miss in misses],
+        lengths=None if lengths is None else lengths_record(lengths),
+        explanation=explanation,
     )
 
 

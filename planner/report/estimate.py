@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from cost_models.numeric import num
 from hardware.units import significant
 from planner.report.documents import stage_records
 from planner.report.infeasible import near_miss_lines
-from planner.report.plans import definition, ledgers, memory_of, notes, seconds
+from planner.report.plans import definition, ledgers, memory_range, notes, step_range
 from planner.report.table import Column, table
-from planner.report.words import gib, layout_name
+from planner.report.words import chance, gib, layout_name
 
 if TYPE_CHECKING:
     from planner.plan import NearMiss, Plan
     from planner.report.look import Look
 
 _VERDICTS = {
-    "fits": "fits",
-    "tight": "does not fit with the margin, but within the card (tight: --margin 0 accepts it)",
-    "no": "does not fit",
+    "fits": "fits with {}",
+    "tight": "tight, it may not fit: {}",
+    "no": "does not fit: {}",
 }
 MOST_STAGES = 12
 
 
-def estimate_lines(plan: Plan, misses: Sequence[NearMiss], said: Sequence[str], look: Look) -> list[str]:
-    """Return all but the opening."""
+def estimate_lines(
+    plan: Plan, misses: Sequence[NearMiss], said: Sequence[str], look: Look, explained: Collection[str] = ()
+) -> list[str]:
+    """Return all but the opening; what is explained below (`memory`, `time`) is told in short."""
     t = plan.cost.time
-    verdict = f"{layout_name(plan.layout)}: {_VERDICTS[plan.verdict]}, {memory_of(plan)} GiB"
+    verdict = f"{layout_name(plan.layout)}: {memory_range(plan)}, {_VERDICTS[plan.verdict].format(chance(plan.fit_probability))}"
     lines = look.headed("Layout", verdict)
-    speed = f"{seconds(float(num(t.step_seconds)))} a step, {significant(float(num(t.tokens_per_second_per_gpu)))} tokens/s/GPU, "
+    speed = f"{step_range(plan)}, {significant(float(num(t.tokens_per_second_per_gpu)))} tokens/s/GPU, "
     speed += f"MFU {float(num(t.mfu)):.3f}, HFU {float(num(t.hfu)):.3f}; limited by {plan.limited_by}"
     lines += look.headed("Speed", speed)
     if plan.frameworks:
         lines += look.headed("Runs in", ", ".join(plan.frameworks))
     lines += near_miss_lines(misses, look)
-    lines += ["", *stage_table(plan, look)] if len(stage_records(plan.cost.memory)) > 1 else []
-    lines += ["", *ledgers(plan, look), *definition(look)]
+    several = len(stage_records(plan.cost.memory)) > 1 and "memory" not in explained
+    lines += ["", *stage_table(plan, look)] if several else []
+    lines += ["", *ledgers(plan, look), *(() if "time" in explained else definition(look))]
     return lines + notes(said, look) + notes(plan.warnings, look, "Warning")
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.result import BUCKETS
 from hardware.units import GIB, MIB, significant
 from planner.explain.memory import MEANINGS
+from planner.report.look import WIDTH, visible
 from planner.report.table import Column, table
 from planner.report.words import gib, percent, plural
 
 if TYPE_CHECKING:
     from planner.explain.figures import Numbers
-    from planner.explain.memory import MemoryExplanation, MemoryTerm, SavedTensor, StageMemory
+    from planner.explain.memory import MemoryExplanation, MemoryTerm, PhaseMemory, SavedTensor, StageMemory
     from planner.report.look import Look
 
 SMALL = 0.002
 """Terms below this part of the whole are shown together, where there are several."""
-NAME = 22
+NAME = 20
 """Columns of a term's name."""
+_SHORT = {"gradients": "grad.", "optimizer": "optim.", "activations": "activ."}
+"""Heads where the width is short."""
+HARD = "\xa0"
+"""A blank at which no line is broken."""
 _ROOM = 30
 """Columns that formulas get at least."""
 
@@ -64,22 +70,30 @@ def decimals(total: float) -> int:
 
 
 def how(formula: str, numbers: Numbers | None, mark: str) -> str:
-    """Return formula, numbers and source in one line."""
-    figures = "" if numbers is None else f" = {numbers.show()}" if formula else numbers.show()
-    return f"{formula}{figures} {mark}".strip()
+    """Return formula, numbers and source in one line; figures keep their units when it is wrapped (`under` makes plain blanks of it)."""
+    parts = [formula] if formula else []
+    if numbers is not None:
+        signs = ("=" if formula else "", *(sign for sign, _ in numbers.rest))
+        figures = (figure.show().replace(" ", HARD) for figure in numbers.figures)
+        parts += [f"{sign}{HARD if sign else ''}{figure}" for sign, figure in zip(signs, figures, strict=True)]
+    return f"{' '.join(parts)}{HARD}{mark}".strip(f" {HARD}")
+
+
+def under(column: int, text: str, look: Look) -> list[str]:
+    """Return a dim text wrapped in the columns from `column` on."""
+    lines = look.wrap(text, first=column, indent=column)
+    return [f"{'':{column}}{look.dim(line.strip().replace(HARD, ' '))}" for line in lines if line.strip()]
 
 
 def described(head: str, name: str, text: str, look: Look, *, room: int = NAME) -> list[str]:
     """Return a row: figures, name, and the text wrapped in the columns that are left."""
-    column = len(head) + room
-    lead = f"{head}{name}"
+    column, lead = len(head) + room, f"{head}{name}"
     if look.width - column < _ROOM:
-        return [lead, *(f"{' ' * (len(head) + 2)}{look.dim(line)}" for line in look.wrap(text, first=len(head) + 2))]
-    if len(lead) >= column:
-        first, lines = lead, [*look.wrap(text, indent=column, first=column)] if text else []
-        return [first, *(" " * column + look.dim(line.strip()) for line in lines if line.strip())]
-    lines = look.wrap(text, indent=column, first=column)
-    return [f"{lead:<{column}}{look.dim(lines[0].strip())}".rstrip(), *(" " * column + look.dim(line.strip()) for line in lines[1:])]
+        return [lead, *under(len(head) + 2, text, look)]
+    lines = under(column, text, look)
+    if len(visible(lead)) >= column or not lines:
+        return [lead, *lines]
+    return [lead + " " * (column - len(visible(lead))) + lines[0].lstrip(), *lines[1:]]
 
 
 def memory_lines(e: MemoryExplanation, look: Look, notes: Notes, *, every: bool = False, name: str = "") -> list[str]:
@@ -93,9 +107,9 @@ def memory_lines(e: MemoryExplanation, look: Look, notes: Notes, *, every: bool 
     lines += _bucket_lines(s, whole, digits, look, notes)
     lines += _outer_lines(e, s, whole, digits, look, notes)
     lines += _saved_lines(e, s, look)
-    lines += ["", *_phase_table(s, digits, look)]
+    lines += ["", look.dim("Phases of a step (GiB allocated; * is highest)"), *_phase_table(s, digits, look)]
     if len(e.stages) > 1:
-        lines += ["", *_stage_table(e, digits, look, every=every)]
+        lines += ["", look.dim("Stages (GiB on the device; * needs most)"), *_stage_table(e, digits, look, every=every)]
     return lines + _host_lines(e, digits, look, notes)
 
 
@@ -144,7 +158,7 @@ def _outer_lines(e: MemoryExplanation, s: StageMemory, whole: int, digits: int, 
             text = how(term.formula, term.numbers, notes.mark(term.source))
             lines += described(f"{'':7}  {own / scale:7.{digits}f}  ", f"+ {term.rest.partition('.')[2]}", text, look)
         before = after
-        lines += described(f"{after / scale:7.{digits}f}  ", look.bold(word), MEANINGS[word], look, room=NAME + 9 + 8 * look.colour)
+        lines += described(f"{after / scale:7.{digits}f}  ", look.bold(word), MEANINGS[word], look, room=NAME + 9)
     free = e.capacity_bytes - e.margin_bytes - s.device_bytes
     left = f"{gib(free)} GiB are left" if free >= 0 else f"{gib(-free)} GiB too many"
     text = f"of {gib(e.capacity_bytes)} GiB on the card, {gib(e.margin_bytes)} kept free as margin: {left}"
@@ -162,8 +176,8 @@ def _saved_lines(e: MemoryExplanation, s: StageMemory, look: Look) -> list[str]:
             found = [t for t in tensors if t.kept == kept and t.bytes]
             if found:
                 total = sum(t.bytes for t in found)
-                head = f"One {kind} layer and micro-batch, {head}: {significant(total / MIB)} MiB = "
-                lines += ["", *look.items(head, _tensors(found, total), separator=" + ")]
+                lines += ["", f"One {kind} layer and micro-batch, {head} ({significant(total / MIB)} MiB)"]
+                lines += look.items("  ", _tensors(found, total), separator=" + ")
     return lines
 
 
@@ -176,20 +190,28 @@ def _tensors(found: Sequence[SavedTensor], total: float) -> list[str]:
     return [*items, f"others {significant(rest / MIB)}"] if rest > 1e-9 * total else items
 
 
-def _row(values: Mapping[str, float], heads: Sequence[str], total: float, digits: int) -> list[str]:
-    """Cells of buckets that add up to the rounded total."""
-    step = GIB / 10.0**digits
-    units = apportion([values.get(head, 0.0) for head in heads], round(total / step), step)
-    return [f"{u / 10**digits:.{digits}f}" if u else "0" for u in units]
+def _cell(size: float, digits: int) -> str:
+    return f"{size / GIB:.{digits}f}" if size else "0"
+
+
+def _heads(phases: Iterable[PhaseMemory]) -> list[str]:
+    """Buckets that hold something, in their usual order."""
+    found = {bucket for p in phases for bucket, size in p.bucket_bytes().items() if size}
+    return [b for b in BUCKETS if b in found] + sorted(found - set(BUCKETS))
+
+
+def _head(bucket: str, look: Look) -> str:
+    return (_SHORT.get(bucket, bucket) if look.width < WIDTH else bucket).replace("_", " ")
 
 
 def _phase_table(s: StageMemory, digits: int, look: Look) -> list[str]:
-    heads = list(dict.fromkeys(b for p in s.phases for b, size in p.bucket_bytes().items() if size))
-    columns = [Column(head="phase", align="left"), *(Column(head=h.replace("_", " ")) for h in heads), Column(head="allocated GiB")]
+    heads = _heads(s.phases)
+    columns = [Column(head="phase", align="left"), *(Column(head=_head(h, look)) for h in heads), Column(head="allocated")]
     rows = []
     for index, p in enumerate(s.phases):
-        mark = " (highest)" if index == s.highest else ""
-        rows.append([p.phase + mark, *_row(p.bucket_bytes(), heads, p.total_bytes, digits), f"{p.total_bytes / GIB:.{digits}f}"])
+        mark = "*" if index == s.highest else ""
+        sizes = p.bucket_bytes()
+        rows.append([mark + p.phase, *(_cell(sizes.get(h, 0.0), digits) for h in heads), _cell(p.total_bytes, digits)])
     return table(columns, rows, look)
 
 
@@ -197,21 +219,19 @@ def _stage_table(e: MemoryExplanation, digits: int, look: Look, *, every: bool) 
     """Stages × buckets: first, second, the fullest and last, or all of them."""
     picked = sorted({0, 1, e.peak, len(e.stages) - 1})
     shown = list(e.stages) if every or len(e.stages) <= len(picked) + 1 else [e.stages[i] for i in picked]
-    heads = list(dict.fromkeys(b for s in shown for b, size in s.peak.bucket_bytes().items() if size))
-    columns = [Column(head="stage"), Column(head="layers", useful=4), Column(head="highest in", align="left", useful=3)]
-    columns += [Column(head=h.replace("_", " ")) for h in heads]
-    columns += [Column(head="overhead", useful=5), Column(head="device GiB")]
+    heads = _heads(s.peak for s in shown)
+    columns = [Column(head="stage"), Column(head="layers", useful=2), Column(head="highest in", align="left", useful=1)]
+    columns += [Column(head=_head(h, look)) for h in heads]
+    columns += [Column(head="overhead"), Column(head="device")]
     rows = []
     for s in shown:
-        inside = {**s.peak.bucket_bytes(), "overhead": s.device_bytes - s.allocated_bytes}
-        cells = _row(inside, [*heads, "overhead"], s.device_bytes, digits)
+        sizes = s.peak.bucket_bytes()
+        cells = [_cell(size, digits) for size in (*(sizes.get(h, 0.0) for h in heads), s.device_bytes - s.allocated_bytes)]
         mark = "*" if s is e.stages[e.peak] else ""
-        rows.append([f"{mark}{s.stage}", f"{s.layers}", s.peak.phase, *cells, f"{s.device_bytes / GIB:.{digits}f}"])
+        rows.append([f"{mark}{s.stage}", f"{s.layers}", s.peak.phase, *cells, _cell(s.device_bytes, digits)])
     lines = table(columns, rows, look)
     if len(shown) < len(e.stages):
-        lines.append(look.dim(f"{len(e.stages)} stages; --explain-stages all shows every one. * needs most"))
-    else:
-        lines.append(look.dim("* needs most"))
+        lines.append(look.dim(f"{len(e.stages)} stages; --explain-stages all shows every one"))
     return lines
 
 

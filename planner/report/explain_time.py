@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hardware.units import significant
 from planner.report.documents import MFU
-from planner.report.explain import SMALL, Notes, apportion, decimals, how, share
+from planner.report.explain import HARD, SMALL, Notes, apportion, decimals, how, share, under
 from planner.report.table import Column, table
 from planner.report.words import plural
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def time_lines(e: TimeExplanation, look: Look, notes: Notes, *, every: bool = False, name: str = "") -> list[str]:
-    """Return the terms of the step, the largest first, then stages and utilisation."""
+    """Return the terms of the step, the largest first, then stages and utilisation; a plan with a `name` has MFU defined above."""
     scale, unit = (1.0, "s") if e.step_seconds >= 1.0 else (1e3, "ms")
     lines = [look.bold(f"Time of a step{name} ({unit}): busy, and exposed, which is what lengthens the step")]
     lines += _term_lines(e, scale, look, notes)
@@ -26,7 +26,7 @@ def time_lines(e: TimeExplanation, look: Look, notes: Notes, *, every: bool = Fa
     lines += ["", *_stage_table(e, look, every=every)]
     for word, numbers in (("MFU", e.mfu), ("HFU", e.hfu)):
         lines += look.wrap(f"{word} {numbers.result():.3f} = {numbers.show()}", indent=4)
-    return lines + [look.dim(line) for line in look.wrap(f"MFU: {MFU}.", indent=5)]
+    return lines + ([] if name else [look.dim(line) for line in look.wrap(f"MFU: {MFU}.", indent=5)])
 
 
 def _term_lines(e: TimeExplanation, scale: float, look: Look, notes: Notes) -> list[str]:
@@ -48,7 +48,7 @@ def _term_lines(e: TimeExplanation, scale: float, look: Look, notes: Notes) -> l
         busy, rest = sum(t.seconds for t in small) * scale, shown[-1]
         head = f"{busy:8.{digits}f} {rest:8.{digits}f} {share(values[-1] / scale, e.step_seconds):>7}  "
         lines += [head + plural(len(small), "smaller term")]
-        lines += [f"{'':29}{look.dim(line.strip())}" for line in look.wrap(", ".join(t.name for t in small), first=29, indent=29)]
+        lines += under(29, ", ".join(t.name for t in small), look)
     return [*lines, f"{'':8} {whole * step:8.{digits}f} {'100 %':>7}  {look.bold('step')}"]
 
 
@@ -56,10 +56,13 @@ def _row(head: str, term: TimeTerm, look: Look, notes: Notes) -> list[str]:
     """The term with what bounds it, and its formula below."""
     bound = "" if term.bound is None else term.bound.words
     first = f"{head}{term.name:<30}{bound}".rstrip()
+    lines = [first]
     if len(first) > look.width:
-        first = f"{head}{term.name}  {bound}"
+        lines = [f"{head}{term.name}  {bound}"]
+    if len(lines[0]) > look.width:
+        lines = [head + term.name, *(f"{'':29}{line.strip()}" for line in look.wrap(bound, first=29, indent=29))]
     text = how(term.formula, term.numbers, notes.mark(term.source))
-    return [first, *(f"{'':29}{look.dim(line.strip())}" for line in look.wrap(text, first=29, indent=29))]
+    return [*lines, *under(29, text, look)]
 
 
 def _beside(term: TimeTerm) -> bool:
@@ -72,7 +75,8 @@ def _per_token(e: TimeExplanation, scale: float, unit: str, look: Look, notes: N
     for term in e.terms:
         if _beside(term):
             bound = "" if term.bound is None else f"; bound by {term.bound.words}"
-            text = f"one further token: {significant(term.seconds * scale)} {unit}{bound}. {how(term.formula, None, notes.mark(term.source))}"
+            formula = how(term.formula, None, notes.mark(term.source)).replace(HARD, " ")
+            text = f"one further token: {significant(term.seconds * scale)} {unit}{bound}. {formula}"
             lines += look.wrap(text, indent=2)
     return lines
 
@@ -84,7 +88,7 @@ def _stage_table(e: TimeExplanation, look: Look, *, every: bool) -> list[str]:
     shown: Sequence[StageTime] = e.stages
     if not every and len(e.stages) > 4:
         shown = sorted({e.stages[0], e.stages[1], slowest, e.stages[-1]}, key=lambda s: s.stage)
-    columns = [Column(head="stage"), Column(head="forward ms"), Column(head="backward ms"), Column(head="both ms"), Column(head="of the slowest")]
+    columns = [Column(head=head) for head in ("stage", "forward ms", "backward ms", "both ms", "of the slowest")]
     rows = []
     for s in shown:
         both = s.forward_seconds + s.backward_seconds

@@ -10,7 +10,7 @@ from hardware.units import significant
 from planner.evaluate import WORDS
 from planner.report.documents import MFU, bucket_bytes, phase_of
 from planner.report.table import Column, table
-from planner.report.words import gib, integer, layout_name, offload, percent, recompute
+from planner.report.words import chance, gib, integer, layout_name, offload, percent, recompute
 
 if TYPE_CHECKING:
     from cost_models.layout import Layout
@@ -34,6 +34,7 @@ def plan_table(plans: Sequence[Plan], look: Look) -> list[str]:
         Column(head="recompute", align="left"),
         *([Column(head="offload", align="left")] if offloads else []),
         Column(head="memory GiB"),
+        Column(head="fit %", useful=2),
         Column(head="step ms" if in_ms else "step s"),
         Column(head="tok/s/GPU", useful=3),
         Column(head="MFU", useful=5),
@@ -44,7 +45,8 @@ def plan_table(plans: Sequence[Plan], look: Look) -> list[str]:
         speed = float(num(plan.cost.time.tokens_per_second_per_gpu))
         cells = [f"{rank + 1}", degrees[rank], recompute(plan.layout)]
         cells += [_short_offload(plan.layout)] if offloads else []
-        cells += [memory_of(plan), significant(_step(plan) * (1e3 if in_ms else 1.0)), significant(speed)]
+        cells += [memory_of(plan), f"{min(99.0, 100 * plan.fit_probability):.0f}"]
+        cells += [significant(_step(plan) * (1e3 if in_ms else 1.0)), significant(speed)]
         rows.append([*cells, f"{float(num(plan.cost.time.mfu)):.3f}", plan.limited_by.replace(" traffic", "").replace(" step", "")])
     return [*table(columns, rows, look), *framework_lines(plans, look)]
 
@@ -90,6 +92,19 @@ def step_of(plan: Plan) -> str:
     return seconds(_step(plan))
 
 
+def memory_range(plan: Plan) -> str:
+    """Return the device peak beside the capacity, and where it lies with 80 %: `61.3 / 79.2 GiB (80 %: 57.1-68.0)`."""
+    low, high = plan.memory_interval_bytes
+    return f"{memory_of(plan)} GiB (80 %: {gib(low)}-{gib(high)})"
+
+
+def step_range(plan: Plan) -> str:
+    """Return the time of a step, and where it lies with 80 %: `41.6 s a step (80 %: 38.1-46.0)`."""
+    low, high = plan.step_interval_seconds
+    scale = 1.0 if _step(plan) >= 1.0 else 1e3
+    return f"{step_of(plan)} a step (80 %: {significant(low * scale)}-{significant(high * scale)})"
+
+
 def _step(plan: Plan) -> float:
     return float(num(plan.cost.time.step_seconds))
 
@@ -98,9 +113,9 @@ def answer(plan: Plan, look: Look) -> list[str]:
     """Return the answer as a sentence."""
     time = plan.cost.time
     text = (
-        f"{layout_name(plan.layout)} in {plan.training.framework}: {seconds(float(num(time.step_seconds)))} a step, "
+        f"{layout_name(plan.layout)} in {plan.training.framework}: {step_range(plan)}, "
         f"{significant(float(num(time.tokens_per_second_per_gpu)))} tokens/s/GPU, MFU {float(num(time.mfu)):.3f}, "
-        f"{memory_of(plan)} GiB"
+        f"{memory_range(plan)}, fits with {chance(plan.fit_probability)}"
     )
     return look.headed("Best", text)
 

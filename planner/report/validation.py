@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from planner.report.table import Column, table
-from planner.report.words import plural
+from planner.report.words import gib, plural
 
 if TYPE_CHECKING:
     from planner.report.look import Look
-    from planner.validate_schema import ErrorGroup, OutOfMemory, SkippedCount, ValidationReport
+    from planner.validate_schema import Coverage, ErrorGroup, OutOfMemory, SkippedCount, ValidationReport
 
 HEADS = {"all": "all", "class": "class of run", "source": "source", "framework": "framework", "kind": "kind of peak"}
 MOST_SKIPS = 12
@@ -28,7 +28,7 @@ def validation_lines(report: ValidationReport, look: Look) -> list[str]:
     for text in shown:
         lines += look.headed("Warning", text)
     lines += ["", *_errors("Step time", report.step, look), "", *_errors("Peak memory", report.memory, look)]
-    lines += ["", *_summary(report, look)]
+    lines += ["", *_coverage(report.coverage, look), "", *_summary(report, look)]
     if report.skipped:
         lines += ["", *_skips(report.skipped, look)]
     return lines
@@ -54,6 +54,31 @@ def _errors(what: str, groups: Sequence[ErrorGroup], look: Look) -> list[str]:
         rows.append([by, name, f"{g.count:,}", _percent(g.median), _percent(g.p90), f"{100 * g.bias:+.1f}"])
         before = g.by
     title = f"{what}: predicted / measured - 1; median and 90th percentile of its size, median with its sign (bias)"
+    return [look.bold(line) for line in look.wrap(title)] + table(columns, rows, look)
+
+
+def _coverage(found: Sequence[Coverage], look: Look) -> list[str]:
+    """How often the 80 % intervals hold, and the errors that remain, when each row's source is left out."""
+    if not found:
+        return [look.bold("Intervals: no measured value to judge them on.")]
+    columns = [
+        Column(head="of", align="left"),
+        Column(head="class", align="left"),
+        Column(head="peak", align="left"),
+        Column(head="runs"),
+        Column(head="inside %"),
+        Column(head="below %"),
+        Column(head="above %"),
+        Column(head="interval", useful=2),
+        Column(head="median %", useful=3),
+        Column(head="90th %", useful=3),
+    ]
+    rows = []
+    for c in found:
+        ends = f"{c.low:.2f}-{c.high:.2f}"
+        parts = [_percent(part) for part in (c.inside, c.below, c.above)]
+        rows.append([c.quantity, c.name, c.kind or "", f"{c.count:,}", *parts, ends, _percent(c.median), _percent(c.p90)])
+    title = "80 % intervals (measured / predicted) and errors when bands and bias come from the other sources alone (leave one source out)"
     return [look.bold(line) for line in look.wrap(title)] + table(columns, rows, look)
 
 
@@ -90,7 +115,11 @@ def _out_of_memory(o: OutOfMemory, look: Look) -> list[str]:
         parts.append(f"of {o.ran_rows:,} that ran {o.called_no:,} are called not to fit")
     if o.near_full:
         parts.append(f"{o.near_full:,} near-full peaks only say that the run fitted ({o.near_full_called_no:,} called not to fit)")
-    return look.wrap(f"Verdicts: {'; '.join(parts)}.", indent=2) if parts else []
+    lines = look.wrap(f"Verdicts: {'; '.join(parts)}.", indent=2) if parts else []
+    for m in o.misses:
+        where = f"{gib(m.predicted_device_bytes)} of {gib(m.capacity_bytes)} GiB, stage {m.stage}, {m.phase}, most {m.bucket}"
+        lines += [look.dim(line) for line in look.wrap(f"  {m.id} called {m.verdict} ({where}): {m.reason}", indent=4)]
+    return lines
 
 
 def _skips(skipped: Sequence[SkippedCount], look: Look) -> list[str]:

@@ -38,6 +38,13 @@ def percent(part: float) -> str:
     return f"{significant(100 * part, 2 if part < 0.1 else 3)} %" if part < 0.995 else f"{100 * part:.0f} %"
 
 
+def chance(probability: float) -> str:
+    """Return a probability: `97 %`, `over 99 %`, `under 1 %`."""
+    if probability >= 0.995:
+        return "over 99 %"
+    return "under 1 %" if probability < 0.005 else f"{100 * probability:.0f} %"
+
+
 def recompute(layout: Layout) -> str:
     """Return the recompute mode, with its modules or layers: `selective`, `full`, `full 4` (the first 4 layers of each stage)."""
     c = layout.choices

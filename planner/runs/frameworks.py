@@ -59,6 +59,10 @@ class Habits(_Entry):
     """Default of a blank cell in the words of the column; empty: AdamW."""
     adapter_fp32: bool | None = None
     """Adapters in fp32; None: the code base's default."""
+    adapter_regime: str | None = None
+    """State regime of adapters; None: the code base's default."""
+    plain_dropout: float | None = None
+    """Dropout of models without a gated MLP; None: Megatron-LM's rule by date."""
     quantization: str = "nf4"
     double_quant: bool = True
     kbit_prepare: bool = False
@@ -70,8 +74,14 @@ class Habits(_Entry):
     """A padding mask is passed to the attention kernel."""
     activation_offload: float = 0.0
     """Part of the layer inputs that its checkpointing moves to the host."""
+    expert_tp: int | None = None
+    """Tensor parallel size of the experts where a row does not state it; None: as tp (Megatron-LM)."""
     data_parallel_only: bool = False
     """It has no tensor or pipeline parallelism: blank tp and pp are 1."""
+    trainer: bool = False
+    """A trainer over Hugging Face models that rows name in their details."""
+    memory_kind: Literal["allocated", "reserved", "nvidia-smi", "unknown"] = "unknown"
+    """What its peak memory is where a row does not say: what its code prints, else what nvidia-smi shows."""
     one_gpu_only: bool = False
     """It runs on one GPU where the row does not say more."""
     lora: Lora | None = None
@@ -136,8 +146,13 @@ class _Detail(Habits):
 
 
 class _Recipe(_Entry):
+    """What the recipe files whose names match `match` set."""
+
     match: str
-    lora: Lora
+    lora: Lora | None = None
+    global_batch: int | None = None
+    devices: int | None = None
+    """GPUs that the recipe uses, however many the machine has."""
 
 
 class _Mla(_Entry):
@@ -189,6 +204,8 @@ def habits(framework: str, at: Setting) -> Habits | None:
     name = framework.lower() or "other"
     if name == "other":
         name = _named_in(at.detail.lower(), table) or ("megatron" if at.model_parallel else "other")
+    host = name if name in _HOSTS else None
+    name = (_trainer_in(at.detail.lower(), table) or name) if host else name
     entry = table.get(name)
     if entry is None:
         return None
@@ -198,7 +215,19 @@ def habits(framework: str, at: Setting) -> Habits | None:
         if item.holds(name, at):
             changes |= item.changes
             extra |= item.extra
+    if entry.trainer and host in _SHARDERS:
+        changes |= {"runs_as": host, "regime": host, "zero": table[host].zero}
     return entry.model_copy(update={**changes, "extra": extra})
+
+
+_SHARDERS = ("deepspeed", "fsdp")
+_HOSTS = ("hf", *_SHARDERS)
+"""Frameworks under which a trainer of Hugging Face models may run."""
+
+
+def _trainer_in(detail: str, table: dict[str, Habits]) -> str | None:
+    """A trainer that the source's own words name."""
+    return next((name for name, entry in table.items() if entry.trainer and re.search(rf"\b{name}\b", detail)), None)
 
 
 def _named_in(detail: str, table: dict[str, Habits]) -> str | None:
@@ -210,4 +239,16 @@ def _named_in(detail: str, table: dict[str, Habits]) -> str | None:
 @cache
 def recipe_lora(recipe: str) -> Lora | None:
     """Return the adapter settings of a named recipe file, None where it has none."""
-    return next((item.lora for item in _file().recipe if re.search(item.match, recipe)), None)
+    return next((item.lora for item in _file().recipe if item.lora is not None and re.search(item.match, recipe)), None)
+
+
+@cache
+def recipe_batch(recipe: str) -> int | None:
+    """Return the global batch of a named recipe file, None where it is not listed."""
+    return next((item.global_batch for item in _file().recipe if item.global_batch and re.search(item.match, recipe)), None)
+
+
+@cache
+def recipe_devices(recipe: str) -> int | None:
+    """Return how many GPUs a named recipe file uses, None where it is not listed."""
+    return next((item.devices for item in _file().recipe if item.devices and re.search(item.match, recipe)), None)

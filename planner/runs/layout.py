@@ -60,7 +60,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
         vpp=float(vpp),
         cp=float(run.cp or 1),
         ep=float(ep),
-        etp=float(_expert_tp(run, assumed)),
+        etp=float(_expert_tp(run, habits, assumed)),
         dp=float(dp),
         micro_batch=float(run.micro_batch),
         shard_group=float(group),
@@ -78,11 +78,14 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
     return Layout(degrees=degrees, choices=choices, stage_layers=held)
 
 
-def _expert_tp(run: Run, assumed: Assumptions) -> int:
-    """Tensor parallel size of the experts: Megatron follows tp where it is not given."""
+def _expert_tp(run: Run, habits: Habits, assumed: Assumptions) -> int:
+    """Tensor parallel size of the experts: Megatron follows tp where it is not given, its recipes may not."""
     if run.etp is not None:
         return run.etp
     if (run.experts or 1) > 1 and (run.tp or 1) > 1:
+        if habits.expert_tp is not None:
+            assumed.note("etp", habits.expert_tp, "of the recipes")
+            return habits.expert_tp
         assumed.note("etp", run.tp, "experts follow tp")
         return run.tp or 1
     return 1

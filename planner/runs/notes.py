@@ -27,6 +27,8 @@ def _fact(name: str, pattern: str, value: str = "", *, everywhere: bool = False)
     return Fact(name, re.compile(pattern), value, everywhere)
 
 
+FINE_GRAINED_TEST = "expert_fc1,moe_act,attn_norm,mlp_norm,qkv_linear,core_attn,attn_proj"
+"""--offload-modules of the tests that are named so (Megatron-LM tests/functional_tests/test_cases/moe/*_fine_grained_offloading)."""
 FACTS: tuple[Fact, ...] = (
     # architecture
     _fact("head_dim", r"\bhead_dim (\d+)\b"),
@@ -71,6 +73,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("recompute_layers", r"\brecompute_layers (\d+)"),
     _fact("recompute_every", r"\bevery (\d+)(?:nd|rd|th) layer\b"),
     _fact("recompute_every", r"\bcheckpointing mode: selective layer\b", "2"),
+    _fact("offload_modules", r"fine_grained_offloading", FINE_GRAINED_TEST, everywhere=True),
     _fact("recompute_policy", r"\bper-op\b|\bselective op\b", "op"),
     _fact("recompute_policy", r"\b(SAVE_DOT_ONLY|save_qkv_proj)\b"),
     _fact("recompute_policy", r"\bckpt=ours\b", "kwai"),
@@ -80,10 +83,11 @@ FACTS: tuple[Fact, ...] = (
     _fact("routing", r"\bnatural routing\b", "natural"),
     _fact("capacity_factor", r"\bcapacity factor (\d+(?:\.\d+)?)"),
     _fact("capacity_factor", r"(?:^|; )tokendrop\b", "1"),
-    _fact("capacity_padded", r"\bcapacity factor \S+ padded\b", "yes"),
+    _fact("capacity_padded", r"\bcapacity factor \S+ padded\b|(?:^|; )tokendrop\b", "yes"),
     _fact("moe_dispatcher", r"\bdispatcher=(\w+)"),
     _fact("moe_dispatcher", r"(?:^|; )(DeepEP|MinimalAsyncEP)\b"),
     _fact("moe_dispatcher", r"\+ (MinimalAsyncEP)\b"),
+    _fact("moe_dispatcher", r"(?:^|; )tokendrop\b", "alltoall"),
     _fact("moe_a2a_overlap", r"\bmoe_a2a_overlap\b|\+1f1b overlap\b", "yes"),
     # kernels and launch
     _fact("cuda_graphs", r"\bcuda_graph=(?:local|none|transformer_engine|\"transformer_engine\"):(?:full_iteration)", "full"),
@@ -98,7 +102,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("loss_chunks", r"\bChunkedCELoss (\d+) chunks"),
     _fact("loss_chunks", r"\bChunkedCELoss\b|\bserialized loss chunks\b", "8"),
     _fact("full_cross_entropy", r"\bfull CrossEntropy \(not chunked\)", "yes"),
-    _fact("cross_entropy_fusion", r"\bCE fusion on\b", "native"),
+    _fact("cross_entropy_fusion", r"\bCE fusion on\b", "te"),
     _fact("float8_gather", r"\bfloat8 FSDP all-gather\b", "yes"),
     _fact("grad_accumulation_fp32", r"\bfp32 (?:unsharded )?grad accumulation\b", "yes"),
     _fact("flash_attention", r"\bflash-attention (\d)"),
@@ -120,6 +124,7 @@ FACTS: tuple[Fact, ...] = (
     # machine
     _fact("node_network_gbps", r"\b(\d+x\d+)Gbps RDMA per node", everywhere=True),
     _fact("node_network_gbps", r"(?:^|; )\d+ nodes, (\d+) Gb/s IB"),
+    _fact("node_network_gbps", r"\bsame hardware and formula as the OneFlow rows\b", "100"),
     _fact("gpu_network_gbps", r"\b(\d+)Gb/s CX-7 per GPU"),
     # what was logged
     _fact("deterministic", r"\bdeterministic/unfused\b", "yes"),

@@ -12,7 +12,7 @@ from cost_models.training import Training
 from hardware.spec import Pool
 from hardware.units import GIB
 from planner.runs.assumed import Assumptions, Unfit
-from planner.runs.frameworks import Habits, Setting, framework_names, habits
+from planner.runs.frameworks import Habits, Setting, framework_names, habits, recipe_batch, recipe_devices
 from planner.runs.layout import data_parallel, layout
 from planner.runs.notes import Stated, stated
 from planner.runs.place import gpu, pool
@@ -102,7 +102,7 @@ def spec(run: Run) -> Spec | Skip:
     try:
         card = gpu(run) if run.gpu else None
         known = _habits(run)
-        run = _alone(run, known, assumed)
+        run = _recipe(_alone(run, known, assumed), said, assumed)
         missing = [name for name in NEEDED if getattr(run, name) in (None, "")]
         if missing:
             return Skip(run, f"does not state {', '.join(missing)}", f"missing {', '.join(missing)}")
@@ -121,20 +121,24 @@ def spec(run: Run) -> Spec | Skip:
         layout=spread,
         pool=place,
         assumed=assumed.made,
-        measured=measured(run),
+        measured=measured(run, known.memory_kind),
         timed=run.global_batch is not None,
         typical_seq=known.mean_tokens if known.mean_tokens is not None and known.mean_tokens < (run.seq_len or 0) else None,
         time_representative="golden" not in run.source.lower() and not said.says("deterministic"),
     )
 
 
-def measured(run: Run) -> Measured:
-    """Return the measurements of `run`; a step time that is only given as tokens per second is derived from it."""
+def measured(run: Run, printed: str = "unknown") -> Measured:
+    """Return the measurements of `run`; a step time that is only given as tokens per second is derived from it.
+
+    `printed`: the kind of peak that its code base prints, for rows that do not say.
+    """
     step = run.step_time_s
     if step is None and run.tokens_per_s_per_gpu is not None and run.global_batch and run.seq_len and run.num_gpus:
         step = run.global_batch * run.seq_len / (run.tokens_per_s_per_gpu * run.num_gpus)
     peak = None if run.peak_memory_gib is None else run.peak_memory_gib * GIB
-    return Measured(step_seconds=step, peak_bytes=peak, peak_kind=(run.peak_memory_kind or "unknown") if peak else "", oom=run.oom)
+    kind = run.peak_memory_kind if run.peak_memory_kind not in ("", "unknown") else printed
+    return Measured(step_seconds=step, peak_bytes=peak, peak_kind=kind if peak else "", oom=run.oom)
 
 
 def _habits(run: Run) -> Habits:
@@ -165,6 +169,22 @@ def _alone(run: Run, known: Habits, assumed: Assumptions) -> Run:
                 changes[name] = 1
                 assumed.note(name, 1, "the framework has none")
     return replace(run, **changes) if changes else run  # type: ignore[arg-type]
+
+
+def _recipe(run: Run, said: Stated, assumed: Assumptions) -> Run:
+    """Fill what the named recipe file sets: its global batch, and its GPUs where the row's machine has more of them."""
+    name = said.facts.get("recipe")
+    if name is None:
+        return run
+    changes: dict[str, int] = {}
+    batch, devices = recipe_batch(name), recipe_devices(name)
+    if run.global_batch is None and batch is not None:
+        changes["global_batch"] = batch
+        assumed.note("global_batch", batch, name)
+    if devices is not None and run.num_gpus is not None and devices < run.num_gpus and run.dp in (None, run.num_gpus):
+        changes["num_gpus"] = devices
+        assumed.note("num_gpus", devices, f"of {run.num_gpus}: {name}")
+    return replace(run, dp=None if "num_gpus" in changes else run.dp, **changes)  # type: ignore[arg-type]
 
 
 def _deduce(run: Run, said: Stated, assumed: Assumptions) -> Run:

@@ -54,6 +54,8 @@ _VALUES = {
     "fp8-recipe": "fp8_recipe",
     "fp8-format": "fp8_format",
     "cuda-graph-modules": "cuda_graphs",
+    "microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group",
+    "offload-modules": "offload_modules",
 }
 """Megatron arguments whose value is handed on -> name in Training.extra."""
 _FACTS = (
@@ -83,6 +85,7 @@ _FACTS = (
     "packed",
     "regression",
     "optimizer_in_backward",
+    "offload_modules",
 )
 """Facts of the notes that are handed on under their own name."""
 
@@ -164,6 +167,8 @@ def switches(run: Run, said: Stated, habits: Habits) -> dict[str, str]:
         extra["lora_fa"] = "yes"
     if "paged" in (run.optimizer or habits.optimizer).lower():
         extra["paged_optimizer"] = "yes"
+    if extra.get("reduce_bucket") == "hidden" and run.hidden:
+        extra["reduce_bucket"] = str(run.hidden * run.hidden)
     if habits.quantization != "nf4" and method(run, said) == "qlora":
         extra["quantization"] = habits.quantization
     return extra
@@ -199,7 +204,9 @@ def _types(run: Run, said: Stated, habits: Habits, gpu: Gpu, assumed: Assumption
         regime = "pure-bf16"
     elif text.endswith("-mixed"):
         regime = None if habits.runs_as in _OWN_MASTER else "autocast"
-    return {"precision": base, "regime": None if adapters or base == "fp32" else regime}
+    if adapters:
+        regime = habits.adapter_regime
+    return {"precision": base, "regime": None if base == "fp32" else regime}
 
 
 def _loss_and_compile(said: Stated, habits: Habits) -> dict[str, Any]:
@@ -232,6 +239,8 @@ def _dropout(run: Run, said: Stated, habits: Habits, shape: Architecture) -> flo
     if said.arguments:
         stated = said.arguments.get("hidden-dropout")
         return float(stated) if stated is not None else MEGATRON_DROPOUT
+    if habits.plain_dropout is not None:
+        return 0.0 if shape.gated_mlp else habits.plain_dropout
     old = bool(iso_date(run.date)) and not since(run, "2023")
     return MEGATRON_DROPOUT if habits.runs_as in ("megatron", "megatron-deepspeed") and old and not shape.gated_mlp else 0.0
 
@@ -251,13 +260,14 @@ def _adapters(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> d
     if said.says("other_adapter"):
         default = _PROMPTS if said.facts["other_adapter"] == "Adapter" else _SCALES
     rank, targets = said.integer("lora_rank"), said.targets
+    usual = (*default.targets, "head") if default.head else default.targets
     if rank is None:
         assumed.note("lora_rank", default.rank, recipe or "the framework's default")
     if targets is None:
-        assumed.note("lora_targets", "+".join(default.targets), recipe or "the framework's default")
+        assumed.note("lora_targets", "+".join(usual), recipe or "the framework's default")
     values: dict[str, Any] = {
         "lora_rank": rank or default.rank,
-        "lora_targets": targets or default.targets,
+        "lora_targets": targets or usual,
         "lora_dropout": default.dropout,
         "kbit_prepare": habits.kbit_prepare and method(run, said) == "qlora",
         "double_quant": habits.double_quant and said.facts.get("quantization") != "bnb.nf4" and "qlora.yaml" not in recipe,

@@ -1,9 +1,9 @@
-"""The stage problem: one option for each stage of a pipeline, chained so that they cover all layers, minimising the longest path.
+"""The stage problem: one option for each stage of a pipeline, minimising a sum of maxima.
 
-minimise  max over paths j of  sum over stages s of  weight[j][s] × seconds[s][chosen option]
-subject to  each stage takes one option, each option starts at the layer where the one before it ends, and the last ends at the last layer.
-Times are integers of a declared quantum. Equal optima are told apart by a second objective (the earliest options in the order given),
-so that the answer does not depend on the solver's mood.
+minimise  sum over groups g of  max over paths p of g of  sum over (stage s, value v) of p of  weight × value v of the option of s
+subject to  each stage takes one option, all of one level; their layers add up to all layers; an option that names starts begins at one.
+Times are integers of a declared quantum. Equal optima are told apart by a second, lexicographic objective: the first stage's option
+comes as early as it can in the order given, then the second's, and so on. So the answer does not depend on the solver's mood.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from math import lcm
 MAX_VALUE = 2**52
 """Largest objective: CP-SAT's sums stay far below 2**63, and float64 holds every value exactly."""
 QUANTUM_SECONDS = 1e-6
-"""Finest quantum; a coarser one is taken where the sums would pass MAX_VALUE."""
+"""Usual quantum; a coarser one is taken where the sums would pass MAX_VALUE, a finer one for steps of milliseconds."""
 COARSEST_SECONDS = 1e-3
+FINEST_SECONDS = 1e-9
+FINE = 1e-5
+"""Rounding that a finer quantum is taken for, as a part of the objective."""
 WEIGHT_DENOMINATOR = 1000
 
 
@@ -28,11 +31,17 @@ class ScaleError(ValueError):
 class Option:
     """One way to fill a stage."""
 
-    start: int
-    """First layer."""
     layers: int
-    seconds: float
-    """Time of one micro-batch."""
+    values: tuple[float, ...]
+    """Seconds that the paths weigh."""
+    level: int = 0
+    """All stages take options of one level (what is chosen once for the whole pipeline)."""
+    starts: tuple[int, ...] | None = None
+    """First layers at which the option may begin; None: anywhere."""
+
+
+Path = tuple[tuple[int, int, float], ...]
+"""(stage, index of a value, weight)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +51,7 @@ class Chain:
     stages: tuple[tuple[Option, ...], ...]
     layers: int
     """Layers to cover, from 0."""
-    paths: tuple[tuple[float, ...], ...]
-    """Weights of the stages' seconds, one row per path."""
+    groups: tuple[tuple[Path, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,38 +59,61 @@ class Solution:
     """What the solver found."""
 
     chosen: tuple[int, ...]
-    """Index of the option of each stage."""
+    """Index of the option of each stage; empty where there is none that keeps the ceiling."""
     seconds: float
-    """Longest path, recomputed in float64 from the options."""
+    """Objective, recomputed in float64 from the options."""
     bound_seconds: float
-    """No choice is shorter than this (rounding to the quantum allowed for)."""
+    """No choice has less (rounding to the quantum allowed for)."""
     proved: bool
-    """True where the choice is optimal within the quantum."""
+    """True where the choice is optimal within the quantum, or where it is proved that no choice keeps the ceiling."""
     quantum_seconds: float
-    """Step of the integer times: each path is exact within this times the sum of its weights."""
+    """Step of the integer times: a path is exact within half of this times the sum of its weights."""
 
 
-def longest(chain: Chain, chosen: tuple[int, ...]) -> float:
-    """Return the longest path of a choice, in seconds."""
-    times = [options[i].seconds for options, i in zip(chain.stages, chosen, strict=True)]
-    return max(sum(w * t for w, t in zip(path, times, strict=True)) for path in chain.paths)
+def objective(chain: Chain, chosen: tuple[int, ...]) -> float:
+    """Return the objective of a choice, in seconds."""
+    taken = [options[i] for options, i in zip(chain.stages, chosen, strict=True)]
+    return sum(max(sum(w * taken[s].values[v] for s, v, w in path) for path in group) for group in chain.groups)
+
+
+def covers(chain: Chain, chosen: tuple[int, ...]) -> bool:
+    """Tell whether a choice keeps the constraints."""
+    start, levels = 0, set()
+    for options, i in zip(chain.stages, chosen, strict=True):
+        starts = options[i].starts
+        if starts is not None and start not in starts:
+            return False
+        start += options[i].layers
+        levels.add(options[i].level)
+    return start == chain.layers and len(levels) == 1
 
 
 def quantum_for(chain: Chain) -> tuple[float, int]:
     """Return (quantum in seconds, common denominator of the weights). Raises ScaleError where no quantum up to 1 ms fits."""
     denominator = 1
-    for path in chain.paths:
-        for weight in path:
-            denominator = lcm(denominator, Fraction(weight).limit_denominator(WEIGHT_DENOMINATOR).denominator)
-    most = max(sum(w * max(o.seconds for o in s) for w, s in zip(p, chain.stages, strict=True)) for p in chain.paths)
+    for weight in {w for group in chain.groups for path in group for _, _, w in path}:
+        denominator = lcm(denominator, Fraction(weight).limit_denominator(WEIGHT_DENOMINATOR).denominator)
+    most = sum(max(_most(chain, path) for path in group) for group in chain.groups)
     quantum = QUANTUM_SECONDS
     while most * denominator / quantum > MAX_VALUE:
         quantum *= 10.0
         if quantum > COARSEST_SECONDS:
             raise ScaleError(f"a path of {most:g} s over {denominator} passes {MAX_VALUE} at a quantum of {COARSEST_SECONDS:g} s")
+    least = sum(max(_least(chain, path) for path in group) for group in chain.groups)
+    finer = quantum / 10.0
+    while quantum * slack(chain) > FINE * least and finer >= 0.99 * FINEST_SECONDS and most * denominator / finer <= MAX_VALUE:
+        quantum, finer = finer, finer / 10.0
     return quantum, denominator
 
 
 def slack(chain: Chain) -> float:
-    """Most quanta by which rounding can move a path: half of one per unit of weight."""
-    return 0.5 * max(sum(path) for path in chain.paths)
+    """Most quanta by which rounding can move the objective: half of one per unit of weight."""
+    return 0.5 * sum(max(sum(abs(w) for _, _, w in path) for path in group) for group in chain.groups)
+
+
+def _most(chain: Chain, path: Path) -> float:
+    return sum(abs(w) * max(o.values[v] for o in chain.stages[s]) for s, v, w in path)
+
+
+def _least(chain: Chain, path: Path) -> float:
+    return sum(w * min(o.values[v] for o in chain.stages[s]) for s, v, w in path if w > 0.0)

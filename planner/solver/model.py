@@ -6,89 +6,143 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from planner.solver.chain import WEIGHT_DENOMINATOR, Chain
+from planner.solver.chain import WEIGHT_DENOMINATOR, Chain, Option, Path
 
 SEED = 0
+ORDER_BITS = 50
+"""Bits of one lexicographic objective: stages are put in order as many at a time as it holds."""
 Found = tuple[tuple[int, ...], int, float, bool]
 
 
 class ChainModel:
-    """One boolean for each option of each stage, and one integer for the longest path."""
+    """One boolean for each option of each stage, an integer for each time of a stage, and one for each maximum."""
 
     def __init__(self, chain: Chain, quantum_seconds: float, denominator: int, ceiling: int | None = None) -> None:
         self.chain = chain
+        self.quantum, self.denominator = quantum_seconds, denominator
         self.model = cp_model.CpModel()
         self.picked = [[self.model.new_bool_var(f"s{s}o{o}") for o in range(len(options))] for s, options in enumerate(chain.stages)]
         self._one_each()
-        self._chained()
-        self.longest = self._paths(quantum_seconds, denominator)
+        self._one_level()
+        self._covering()
+        self.times: dict[tuple[int, int], cp_model.IntVar] = {}
+        self.objective = self._objective()
         if ceiling is not None:
-            self.model.add(self.longest <= max(0, ceiling))
+            self.model.add(self.objective <= max(0, ceiling))
 
     def _one_each(self) -> None:
         """Each stage takes one option."""
         for picked in self.picked:
             self.model.add_exactly_one(picked)
 
-    def _chained(self) -> None:
-        """An option is reached from options that end where it starts: flow through the layers between neighbouring stages."""
-        for s in range(len(self.chain.stages) + 1):
-            ends: dict[int, list[cp_model.IntVar]] = {}
-            starts: dict[int, list[cp_model.IntVar]] = {}
-            if s > 0:
-                for option, var in zip(self.chain.stages[s - 1], self.picked[s - 1], strict=True):
-                    ends.setdefault(option.start + option.layers, []).append(var)
-            if s < len(self.chain.stages):
-                for option, var in zip(self.chain.stages[s], self.picked[s], strict=True):
-                    starts.setdefault(option.start, []).append(var)
-            for layer in sorted({*ends, *starts}):
-                incoming: cp_model.LinearExprT = sum(ends.get(layer, [])) if s > 0 else int(layer == 0)
-                last = s == len(self.chain.stages)
-                outgoing: cp_model.LinearExprT = int(layer == self.chain.layers) if last else sum(starts.get(layer, []))
-                self.model.add(incoming == outgoing)
+    def _one_level(self) -> None:
+        """All stages take options of one level."""
+        levels = sorted({o.level for options in self.chain.stages for o in options})
+        self.levels = {level: self.model.new_bool_var(f"level{level}") for level in levels}
+        self.model.add_exactly_one(self.levels.values())
+        if len(levels) == 1:
+            return
+        for options, picked in zip(self.chain.stages, self.picked, strict=True):
+            for level, chosen in self.levels.items():
+                self.model.add(sum(v for o, v in zip(options, picked, strict=True) if o.level == level) == chosen)
 
-    def _paths(self, quantum_seconds: float, denominator: int) -> cp_model.IntVar:
-        """The longest path bounds every path."""
-        ticks = [[round(o.seconds / quantum_seconds) for o in options] for options in self.chain.stages]
-        weights = [[int(Fraction(w).limit_denominator(WEIGHT_DENOMINATOR) * denominator) for w in path] for path in self.chain.paths]
-        most = max(sum(w * max(t) for w, t in zip(path, ticks, strict=True)) for path in weights)
-        longest = self.model.new_int_var(0, most, "longest")
-        for path in weights:
-            self.model.add(longest >= self._weighted(path, ticks))
-        self._slowest(weights, ticks, longest)
-        return longest
+    def _covering(self) -> None:
+        """The layers add up, and an option that names starts begins at one of them."""
+        before: cp_model.LinearExpr = cp_model.LinearExpr.sum([])
+        for options, picked in zip(self.chain.stages, self.picked, strict=True):
+            by_starts: dict[tuple[int, ...], list[cp_model.IntVar]] = {}
+            for option, var in zip(options, picked, strict=True):
+                if option.starts is not None:
+                    by_starts.setdefault(option.starts, []).append(var)
+            for starts, those in by_starts.items():
+                domain = cp_model.Domain.from_values(list(starts))
+                for var in those:
+                    self.model.add_linear_expression_in_domain(before, domain).only_enforce_if(var)
+            held = cp_model.LinearExpr.weighted_sum(picked, [o.layers for o in options])
+            before = cp_model.LinearExpr.sum([before, held])
+        self.model.add(before == self.chain.layers)
 
-    def _weighted(self, weights: list[int], ticks: list[list[int]]) -> cp_model.LinearExprT:
-        booleans = [v for picked in self.picked for v in picked]
-        return cp_model.LinearExpr.weighted_sum(booleans, [w * t for w, stage in zip(weights, ticks, strict=True) for t in stage])
+    def _ticks(self, options: tuple[Option, ...], value: int) -> list[int]:
+        return [round(o.values[value] / self.quantum) for o in options]
 
-    def _slowest(self, weights: list[list[int]], ticks: list[list[int]], longest: cp_model.IntVar) -> None:
-        """Implied: the path through the slowest stage takes its own weight times the slowest time, and of the others at least the least
-        weight that any path gives them. It ties the objective to the one time that decides, which the solver then branches on."""
-        times = cp_model.Domain.from_values(sorted({t for stage in ticks for t in stage}))
-        slowest = self.model.new_int_var_from_domain(times, "slowest")
-        for stage, picked in zip(ticks, self.picked, strict=True):
-            self.model.add(slowest >= cp_model.LinearExpr.weighted_sum(picked, stage))
-        least = [min(path[s] for path in weights) for s in range(len(ticks))]
-        own = min(path[j] - least[j] for j, path in enumerate(weights)) if len(weights) == len(ticks) else 0
-        self.model.add(longest - own * slowest >= self._weighted(least, ticks))
+    def _time(self, stage: int, value: int) -> cp_model.IntVar:
+        """The value of a stage's option, as an integer variable."""
+        key = (stage, value)
+        if key not in self.times:
+            ticks = self._ticks(self.chain.stages[stage], value)
+            var = self.model.new_int_var_from_domain(cp_model.Domain.from_values(sorted(set(ticks))), f"t{stage}v{value}")
+            self.model.add(var == cp_model.LinearExpr.weighted_sum(self.picked[stage], ticks))
+            self.times[key] = var
+        return self.times[key]
 
-    def minimise(self, time_limit_seconds: float) -> Found | None:
-        """Return (chosen options, ticks of the longest path, bound in ticks, proved), None where nothing is feasible."""
-        self.model.minimize(self.longest)
+    def _objective(self) -> cp_model.LinearExprT:
+        """The sum of the maxima."""
+        return cp_model.LinearExpr.sum([self._maximum(number, group) for number, group in enumerate(self.chain.groups)])
+
+    def _weights(self, path: Path) -> list[int]:
+        return [int(Fraction(w).limit_denominator(WEIGHT_DENOMINATOR) * self.denominator) for _, _, w in path]
+
+    def _maximum(self, number: int, group: tuple[Path, ...]) -> cp_model.IntVar:
+        """The largest path of a group: it bounds every path."""
+        sums = []
+        most = 0
+        for path in group:
+            weights = self._weights(path)
+            sums.append(cp_model.LinearExpr.weighted_sum([self._time(s, v) for s, v, _ in path], weights))
+            ticks = [max(self._ticks(self.chain.stages[s], v)) for s, v, _ in path]
+            most = max(most, sum(w * t for w, t in zip(weights, ticks, strict=True) if w > 0))
+        largest = self.model.new_int_var(0, most, f"max{number}")
+        for path_sum in sums:
+            self.model.add(largest >= path_sum)
+        return largest
+
+    def hint(self, chosen: tuple[int, ...]) -> None:
+        """Start from a known choice."""
+        for picked, i in zip(self.picked, chosen, strict=True):
+            for o, var in enumerate(picked):
+                self.model.add_hint(var, o == i)
+
+    def minimise(self, time_limit_seconds: float) -> Found | bool | None:
+        """Return (chosen options, objective and bound in ticks, proved); False where nothing is feasible, None where nothing was found."""
+        self.model.minimize(self.objective)
         solver = _solver(time_limit_seconds)
         status = solver.solve(self.model)
+        if status == cp_model.INFEASIBLE:
+            return False
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         return self._chosen(solver), int(solver.objective_value), float(solver.best_objective_bound), status == cp_model.OPTIMAL
 
-    def earliest(self, longest: int, time_limit_seconds: float) -> tuple[int, ...] | None:
-        """Return, among the choices whose longest path is at most `longest` ticks, the one of the earliest options."""
-        self.model.add(self.longest <= longest)
-        ranks = [(o * (s + 1), v) for s, picked in enumerate(self.picked) for o, v in enumerate(picked)]
-        self.model.minimize(cp_model.LinearExpr.weighted_sum([v for _, v in ranks], [r for r, _ in ranks]))
-        solver = _solver(time_limit_seconds)
-        return self._chosen(solver) if solver.solve(self.model) in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
+    def earliest(self, most: int, time_limit_seconds: float) -> tuple[int, ...] | None:
+        """Return, among the choices whose objective is at most `most` ticks, the first in lexicographic order of the options."""
+        self.model.add(self.objective <= most)
+        chosen: tuple[int, ...] | None = None
+        stage = 0
+        while stage < len(self.picked):
+            weights, end = self._digits(stage)
+            order = cp_model.LinearExpr.weighted_sum([v for v, _ in weights], [w for _, w in weights])
+            self.model.minimize(order)
+            solver = _solver(time_limit_seconds)
+            if solver.solve(self.model) != cp_model.OPTIMAL:
+                return chosen
+            chosen = self._chosen(solver)
+            for s in range(stage, end):
+                self.model.add(self.picked[s][chosen[s]] == 1)
+            stage = end
+        return chosen
+
+    def _digits(self, stage: int) -> tuple[list[tuple[cp_model.IntVar, int]], int]:
+        """Weights that put the options of as many stages as fit in order, most significant first, and the stage after them."""
+        end, room = stage, 1
+        while end < len(self.picked) and room * len(self.picked[end]) <= 2**ORDER_BITS:
+            room *= len(self.picked[end])
+            end += 1
+        end = max(end, stage + 1)
+        weights, unit = [], 1
+        for s in range(end - 1, stage - 1, -1):
+            weights += [(v, o * unit) for o, v in enumerate(self.picked[s])]
+            unit *= len(self.picked[s])
+        return weights, end
 
     def _chosen(self, solver: cp_model.CpSolver) -> tuple[int, ...]:
         return tuple(next(o for o, v in enumerate(picked) if solver.boolean_value(v)) for picked in self.picked)

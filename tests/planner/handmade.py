@@ -91,6 +91,7 @@ def make_plan(
         cost=Cost(memory=make_memory(int(layout.degrees.pp), scale), time=make_time(step_seconds)),
         verdict=verdict,
         margin_bytes=0.05 * pool.capacity_bytes,
+        fit_probability=0.97,
         host_capacity_bytes=pool.node.host_memory_bytes,
         micro_batches=max(1, round(training.global_batch / replicas)),
         limited_by="compute 80 %",

@@ -11,7 +11,7 @@ import pytest
 
 from hardware.units import GIB
 from planner.runs import Run, Skip, Spec, measured, spec, specs
-from planner.runs.frameworks import framework_names, habits
+from planner.runs.frameworks import Setting, framework_names, habits
 from planner.runs.pipeline import chunk_layers
 from planner.runs.shape import llama_ffn
 from planner.runs.spec import NEEDED

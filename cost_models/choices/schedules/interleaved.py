@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.choices.pipeline import longest
+from cost_models.choices.pipeline import longest_path
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -39,13 +39,12 @@ def layer_passes(stage: Num, layers: Num, pp: Num, vpp: Num, micro_batches: Num,
 
 
 def seconds(line: Line) -> Num:
-    """Steady work of the slowest stage and the fill and drain of one chunk of every other one: m T_j + sum over s != j of T_s / v.
+    """The longest path through the passes (cost_models.choices.pipeline): stage i warms up with 2 (p - i - 1) + (v - 1) p chunks.
 
-    Exact for equal stages and m a multiple of p (the only case that Megatron runs); other m wait for the last group to fill up.
+    Exact for equal stages and m a multiple of p (the only case that Megatron runs), and nearly always where only embedding, head and
+    remaining layers make stages unequal; else a lower bound, for a path may also wrap around the stages. Other m wait for the last group.
     """
-    stage = line.forward + line.backward
-    total = line.forward_sum + line.backward_sum
-    path = line.micro_batches * stage + (total - stage) / line.vpp
+    more = (line.vpp - 1.0) * line.pp
     rest = line.micro_batches - np.floor(line.micro_batches / line.pp) * line.pp
-    idle = np.where((rest > 0.0) & (line.pp > 1.0), (line.vpp - 1.0) * (line.pp - rest), 0.0) * (stage / line.vpp)
-    return longest(path + idle)
+    idle = np.where((rest > 0.0) & (line.pp > 1.0), (line.vpp - 1.0) * (line.pp - rest), 0.0)
+    return longest_path(line, 2.0 * line.behind + more, np.minimum(2.0, 2.0 * (line.pp - 1.0)) + more, line.vpp, idle)

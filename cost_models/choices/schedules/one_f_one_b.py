@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.choices.pipeline import longest
+from cost_models.choices.pipeline import longest_path
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -23,18 +23,8 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 
 
 def seconds(line: Line) -> Num:
-    """Longest of the paths that spend their steady part at one stage j, with w stages behind it, and go through the others once.
+    """The longest path through the passes (cost_models.choices.pipeline): stage i warms up with p - i - 1 micro-batches.
 
-    With m > w micro-batches: T_j rules from its first pass to its last, less what the way to the last stage and back replaces at the
-    start, at the end, or at both. Exact for equal stages and for two stages; else a lower bound: the event simulation of random stages
-    whose times differ up to fourfold lies at most some percent above (tests).
+    Exact for any stages; where the stages between the second and the last are not evaluated, they are taken as alike.
     """
-    stage = line.forward + line.backward
-    total = line.forward_sum + line.backward_sum
-    more, w = line.micro_batches - 1.0, line.behind
-    both = (more - w) * stage + line.after
-    one = more * stage - w * np.minimum(line.forward, line.backward)
-    none = more * stage - line.after
-    short = more * np.maximum(line.forward, line.backward)
-    path = np.where(more >= w, np.maximum(np.maximum(both, one), none), np.maximum(short, none))
-    return longest(total + path)
+    return longest_path(line, line.behind, np.minimum(1.0, line.pp - 1.0), 1.0, 0.0)

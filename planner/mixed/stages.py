@@ -1,0 +1,451 @@
+"""Stages: one 1F1B pipeline over several pools, each stage on one pool, with as many layers as its GPUs carry in time and memory.
+
+For each grid (tp, cp, dp, micro-batch, ZeRO), each number of stages on each pool and each order of the pools, a bound says how fast the
+pipeline could be; from the most promising on, the layers of each stage are chosen under each card's memory by the schedule's own formula.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import permutations, product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.choices.schedules import schedule
+from cost_models.layout import Layout
+from cost_models.ledger import Term
+from cost_models.numeric import num
+from cost_models.stages import Stages, layer_kinds
+from cost_models.throughput.collectives import fabric, send_seconds
+from cost_models.throughput.stagewise import line
+from planner.evaluate import held_cost, plan
+from planner.mixed.grid import Grid, grids
+from planner.mixed.join import WHALE, stages_ledger
+from planner.mixed.needs import stage_needs
+from planner.mixed.splits import Tables, best_split
+from planner.plan import MixedPart, MixedPlan
+from planner.rules import broken
+from planner.rules.frameworks import SUPPORT
+from planner.rules.wishes import wish_rules
+
+if TYPE_CHECKING:
+    from cost_models.result import Cost
+    from planner.case import Case
+    from planner.mixed.link import Link
+
+Array = npt.NDArray[np.float64]
+UNEVEN = ("megatron", "torchtitan")
+"""Frameworks that take any split of the layers over stages."""
+ORDERED = 3
+"""Pools up to which every order along the pipeline is tried; beyond, the given one and that by memory."""
+COUNTED = 8
+"""Stages of a pool up to which every number is tried; beyond, all of them, a half, a quarter, …"""
+CANDIDATES = 100_000
+TOLERANCE = 1e-9
+SOLVED = 200
+"""Pipelines whose layers are chosen: those that could beat the best plan of other kinds, by their bound."""
+SLOW = 24
+"""The same of pipelines that cannot."""
+WINDOW = 4
+"""Where layers are of several kinds, a stage starts and holds at most this many layers off its share."""
+RECOMPUTED = 9
+"""Numbers of recomputed layers that are tried for a stage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A grid, an order of the pools, and how many stages each has."""
+
+    grid: Grid
+    order: tuple[int, ...]
+    """Pools along the pipeline."""
+    counts: tuple[int, ...]
+    """Stages of each, in that order."""
+    variant: int
+    bound_seconds: float
+    """No split of the layers makes the pipeline faster (a wide bound until its turn comes)."""
+
+    @property
+    def pp(self) -> int:
+        """Stages of the pipeline."""
+        return sum(self.counts)
+
+    @property
+    def owner(self) -> tuple[int, ...]:
+        """Pool of each stage."""
+        return tuple(k for k, n in zip(self.order, self.counts, strict=True) for _ in range(n))
+
+    @property
+    def layout(self) -> Layout:
+        """The pipeline, its layers still open."""
+        base = self.grid.layout
+        return replace(base, degrees=replace(base.degrees, pp=float(self.pp)), choices=self.grid.variants[self.variant])
+
+
+@dataclass(kw_only=True, slots=True)
+class Looked:
+    """How far the search of one framework went."""
+
+    candidates: int = 0
+    bound_seconds: float = float("inf")
+    """The least bound of all candidates."""
+    solved: int = 0
+    stopped_seconds: float | None = None
+    """Bound of the first candidate that could win and was not solved; None: all that could were."""
+    windowed: bool = False
+    """Whether some splits were not compared."""
+
+
+def best_stages(cases: Sequence[Case], link: Link, deadline: float | None, target: float) -> tuple[MixedPlan | None, Looked]:
+    """Return the best pipeline over all the pools, and how far the search went: through all that could beat `target` seconds or the
+    best so far, but of those that cannot beat the target only a few.
+
+    Raises TimeoutError past the deadline.
+    """
+    looked = Looked()
+    best: MixedPlan | None = None
+    sends = Sends(cases, link)
+    for candidate in _promising(cases, sends, looked):
+        if best is not None and candidate.bound_seconds >= best.step_seconds:
+            break
+        if looked.solved >= (SOLVED if candidate.bound_seconds < target else SLOW):
+            looked.stopped_seconds = candidate.bound_seconds
+            break
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+        looked.solved += 1
+        made = Pipeline(cases, sends, candidate).best(looked, float("inf") if best is None else best.step_seconds)
+        if made is not None and (best is None or made.step_seconds < best.step_seconds):
+            best = made
+    return best, looked
+
+
+def _promising(cases: Sequence[Case], sends: Sends, looked: Looked) -> Iterator[Candidate]:
+    """Yield pipelines by their bound, the least first: a cheap bound for all, better ones for those whose turn it is."""
+    alike = len(layer_kinds(cases[0].architecture)[0]) == 1
+    waiting = [(c.bound_seconds, c.pp, number, 0, c) for number, c in enumerate(_candidates(cases))]
+    looked.candidates = len(waiting)
+    heapify(waiting)
+    while waiting:
+        bound, pp, number, level, candidate = heappop(waiting)
+        if level == 2:
+            looked.bound_seconds = min(looked.bound_seconds, bound)
+            yield candidate
+            continue
+        sent = sends(candidate.grid, candidate.order, candidate.counts)
+        if level == 0:
+            better = path_bound(candidate, cases[0].architecture.layers, sent)
+        else:
+            better = candidate.grid.micro_batches * pace(candidate, cases[0].architecture.layers, sent) if alike else 0.0
+        if np.isfinite(better):
+            bound = max(bound, better)
+            heappush(waiting, (bound, pp, number, level + 1, replace(candidate, bound_seconds=bound)))
+
+
+def _candidates(cases: Sequence[Case]) -> Iterator[Candidate]:
+    """Yield pipelines that their memory does not exclude, bounded by m × the balanced stage; with as many micro-batches as stages."""
+    layers = cases[0].architecture.layers
+    fixed = cases[0].given.get("pp")
+    made = 0
+    for grid in grids(cases):
+        options = [_counts(case.world // grid.gpus) for case in cases]
+        for order in _orders(cases):
+            speeds = [grid.speeds[k] for k in order]
+            work = layers + speeds[0].embedding_seconds / speeds[0].layer_seconds + speeds[-1].head_seconds / speeds[-1].layer_seconds
+            for counts in product(*(options[k] for k in order)):
+                pp = sum(counts)
+                if pp > layers or grid.micro_batches < pp or (fixed is not None and pp != fixed) or made >= CANDIDATES:
+                    continue
+                balanced = grid.micro_batches * work / sum(n / s.layer_seconds for n, s in zip(counts, speeds, strict=True))
+                for variant in range(len(grid.variants)):
+                    if sum(n * max(0.0, s.most_layers[variant]) for n, s in zip(counts, speeds, strict=True)) >= layers:
+                        made += 1
+                        yield Candidate(grid=grid, order=order, counts=counts, variant=variant, bound_seconds=balanced)
+
+
+def _counts(most: int) -> tuple[int, ...]:
+    if most <= COUNTED:
+        return tuple(range(1, most + 1))
+    found = []
+    while most >= 1:
+        found.append(most)
+        most //= 2
+    return tuple(found)
+
+
+def _orders(cases: Sequence[Case]) -> list[tuple[int, ...]]:
+    pools = tuple(range(len(cases)))
+    if len(pools) <= ORDERED:
+        return list(permutations(pools))
+    by_memory = tuple(sorted(pools, key=lambda k: (-cases[k].limit_bytes, k)))
+    return list(dict.fromkeys((pools, by_memory)))
+
+
+def path_bound(candidate: Candidate, layers: int, sent: tuple[Array, Array]) -> float:
+    """Return a lower bound of a 1F1B pipeline's seconds over all splits of the layers, fractions of layers included.
+
+    A stage's seconds t_i over its pool's seconds per layer sum to a constant c (layers, and embedding, head and sends in layers).
+    The path that is steady at stage j takes total + (m - 1 - w_j) t_j + later stages; none is shorter than any weighted mean of them.
+    Weights under which every stage counts alike per layer, v, give v × c; where such weights are negative, m × the balanced stage.
+    """
+    m, pp = float(candidate.grid.micro_batches), candidate.pp
+    speeds = [candidate.grid.speeds[k] for k in candidate.owner]
+    each = np.array([s.layer_seconds for s in speeds])
+    work = layers + speeds[0].embedding_seconds / each[0] + speeds[-1].head_seconds / each[-1] + float(np.sum((sent[0] + sent[1]) / each))
+    balanced = m * work / float(np.sum(1.0 / each))
+    slope, constant = np.zeros(pp), np.zeros(pp)
+    for i, t in enumerate(each):
+        steady = m - 1.0 - (pp - 1.0 - i)
+        if steady <= 0.0:
+            return balanced
+        slope[i] = (1.0 / t - slope[:i].sum()) / steady
+        constant[i] = -(1.0 + constant[:i].sum()) / steady
+    value = (1.0 - constant.sum()) / slope.sum()
+    weights = slope * value + constant
+    return float(max(balanced, value * work)) if np.all(weights >= 0.0) else balanced
+
+
+def pace(candidate: Candidate, layers: int, sent: tuple[Array, Array]) -> float:
+    """Return the least seconds of the slowest stage over all splits into whole layers that memory might allow; infinite for none.
+
+    The slowest stage is busy with every micro-batch, so that a pipeline takes at least micro-batches × these.
+    """
+    speeds = [candidate.grid.speeds[k] for k in candidate.owner]
+    each = np.array([s.layer_seconds for s in speeds]) * (1.0 - TOLERANCE)
+    room = np.floor(np.array([s.most_layers[candidate.variant] for s in speeds]) + TOLERANCE)
+    if np.any(room < 1.0) or room.sum() < layers:
+        return float("inf")
+    edge = (sent[0] + sent[1]) * (1.0 - TOLERANCE)
+    edge[0] += speeds[0].embedding_seconds
+    edge[-1] += speeds[-1].head_seconds
+    values = np.sort((edge[:, None] + each[:, None] * np.arange(1, layers + 1)[None, :]).reshape(-1))
+    low, high = 0, len(values) - 1
+    while low < high:
+        middle = (low + high) // 2
+        held = np.minimum(np.floor((values[middle] - edge) / each + TOLERANCE), room)
+        if held.min() >= 1.0 and held.sum() >= layers:
+            high = middle
+        else:
+            low = middle + 1
+    return float(values[low])
+
+
+class Sends:
+    """Seconds of the sends between stages: inside a pool by its own network, between pools by the link."""
+
+    def __init__(self, cases: Sequence[Case], link: Link) -> None:
+        self.pools, self.link = [case.pool for case in cases], link
+        self.known: dict[tuple[object, ...], float] = {}
+
+    def __call__(self, grid: Grid, order: Sequence[int], counts: Sequence[int]) -> tuple[Array, Array]:
+        """Return what sends add to (forward, backward) of each stage: it waits for the link that it sends over. The last stage's forward
+        and the first one's backward wait as long as their neighbours, as in the step of one pool."""
+        found = []
+        for at, (k, n) in enumerate(zip(order, counts, strict=True)):
+            found += [self._inside(grid, k, n * grid.gpus)] * (n - 1)
+            if at + 1 < len(order):
+                found.append(self._between(grid, k, order[at + 1]))
+        return np.array([*found, found[-1]]), np.array([found[0], *found])
+
+    def _inside(self, grid: Grid, k: int, gpus: int) -> float:
+        key = (grid.message_bytes, k, gpus)
+        if key not in self.known:
+            self.known[key] = float(send_seconds(fabric(self.pools[k]), float(gpus), grid.message_bytes))
+        return self.known[key]
+
+    def _between(self, grid: Grid, one: int, other: int) -> float:
+        key = (grid.message_bytes, one, other, grid.gpus, "between")
+        if key not in self.known:
+            self.known[key] = self.link.send_seconds(self.pools[one], self.pools[other], grid.gpus, grid.message_bytes)
+        return self.known[key]
+
+
+class Pipeline:
+    """One candidate: tables of its stages, the best split, and the plan that follows."""
+
+    def __init__(self, cases: Sequence[Case], sends: Sends, candidate: Candidate) -> None:
+        self.candidate, self.layout = candidate, candidate.layout
+        used = {k: n * candidate.grid.gpus for k, n in zip(candidate.order, candidate.counts, strict=True)}
+        self.cases = {k: replace(cases[k], pool=cases[k].pool.model_copy(update={"count": n})) for k, n in used.items()}
+        self.whole = candidate.grid.gpus * candidate.pp
+        self.sends = sends(candidate.grid, candidate.order, candidate.counts)
+
+    def lawful(self) -> bool:
+        """Tell whether the pipeline keeps the laws, and the wishes about its layout, on every pool, as if all of it stood there."""
+        cases = [replace(c, pool=c.pool.model_copy(update={"count": self.whole})) for c in self.cases.values()]
+        wished = all(np.all(rule.holds(case, self.layout)) for case in cases for rule in wish_rules(case))
+        return wished and not any(broken(case, self.layout) for case in cases)
+
+    def best(self, looked: Looked, below: float) -> MixedPlan | None:
+        """Return the plan of the best split; None where none fits, or where its pipeline alone takes `below` seconds."""
+        if not self.lawful():
+            return None
+        tables, again = self._tables(looked)
+        found = best_split(tables, self._seconds)
+        if found is None:
+            return None
+        held, seconds, exhaustive = found
+        looked.windowed = looked.windowed or not exhaustive
+        if seconds >= below:
+            return None
+        starts = np.concatenate([[0], np.cumsum(held)[:-1]]).astype(np.int64)
+        recomputed = tuple(int(again[i, s, n]) for i, (s, n) in enumerate(zip(starts, held, strict=True)))
+        full = self.layout.choices.recompute == "full"
+        layout = replace(self.layout, stage_layers=held, stage_recompute=recomputed if full else None)
+        return self._plan(layout, starts, recomputed)
+
+    def _seconds(self, forward: Array, backward: Array) -> Array:
+        """The schedule's formula on splits, with sends."""
+        sent = self.sends
+        return self._formula(forward + sent[0], backward + sent[1])
+
+    def _formula(self, forward: Array, backward: Array) -> Array:
+        pp, m = forward.shape[-1], float(self.candidate.grid.micro_batches)
+        listed = replace(self.layout, stage_layers=(1,) * pp)
+        nothing = np.zeros(pp)
+        held = Stages(
+            index=np.arange(pp, dtype=np.float64), layers=nothing, kind_layers=(), embedding=nothing, head=nothing, first_layer=nothing,
+            recomputed=nothing,
+        )  # fmt: skip
+        total = num(0.0)
+        there = line(listed, held, num(m), (forward, backward, 0.0 * backward), (total, total, total))
+        columns = {name: num(getattr(there, name)).reshape(-1, 1) for name in ("forward_sum", "backward_sum", "weight_sum")}
+        return num(schedule(self.layout.choices.schedule).seconds(replace(there, **columns)))
+
+    def _tables(self, looked: Looked) -> tuple[Tables, npt.NDArray[np.int64]]:
+        """Return what every stage costs for every start and number of layers, and how many of them recompute: the fewest that fit."""
+        layers, pp = self.cases[self.candidate.order[0]].architecture.layers, self.candidate.pp
+        shape = (pp, layers, layers + 1)
+        forward, backward, again = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape, dtype=np.int64)
+        beyond = np.arange(layers)[:, None] + np.arange(layers + 1)[None, :] > layers
+        rows = self._rows(looked)
+        for k in self.candidate.order:
+            mine = rows[np.isin(rows[:, 0], [i for i, owner in enumerate(self.candidate.owner) if owner == k])]
+            result = self._held(k, mine)
+            size = num(result.memory.stage_device_bytes)
+            f, b = num(result.time.stage_forward_seconds), num(result.time.stage_backward_seconds)
+            fits = size <= self.cases[k].limit_bytes
+            # the most recomputed first, so that the fewest recomputed layers that fit are written last
+            for again_k in np.unique(mine[:, 3])[::-1]:
+                at = np.flatnonzero(fits & (mine[:, 3] == again_k))
+                i, start, n = mine[at, 0], mine[at, 1], mine[at, 2]
+                free = start < 0
+                for table, values in ((forward, f[at]), (backward, b[at]), (again, mine[at, 3])):
+                    table[i[~free], start[~free], n[~free]] = values[~free]
+                    table[i[free], :, n[free]] = values[free, None]
+        forward[:, beyond] = np.inf
+        return Tables(forward=forward, backward=backward), again
+
+    def _rows(self, looked: Looked) -> npt.NDArray[np.int64]:
+        """Return (stage, first layer or -1 for any, layers, recomputed layers) of every option."""
+        case = self.cases[self.candidate.order[0]]
+        layers, pp = case.architecture.layers, self.candidate.pp
+        kinds, _ = layer_kinds(case.architecture)
+        found = []
+        if len(kinds) == 1:
+            options = [(i, -1, n) for i in range(pp) for n in range(1, layers - pp + 2)]
+        else:
+            looked.windowed = True
+            options = self._window(layers)
+        for i, start, n in options:
+            found += [(i, start, n, k) for k in self._recomputes(case, n)]
+        return np.array(found, dtype=np.int64).reshape(-1, 4)
+
+    def _window(self, layers: int) -> list[tuple[int, int, int]]:
+        """Options near the shares by speed, for layers of several kinds."""
+        speed = np.array([1.0 / self.candidate.grid.speeds[k].layer_seconds for k in self.candidate.owner])
+        share = layers * speed / speed.sum()
+        ends = np.cumsum(share)
+        found, pp = [], len(share)
+        for i in range(pp):
+            middle = ends[i] - share[i]
+            starts = [0] if i == 0 else range(max(i, int(middle) - WINDOW), min(layers - (pp - i), int(middle) + WINDOW + 1) + 1)
+            for start in starts:
+                low, high = max(1, int(share[i]) - WINDOW), int(share[i]) + WINDOW + 1
+                helds = [layers - start] if i == pp - 1 else range(low, min(high, layers - start - (pp - 1 - i)) + 1)
+                found += [(i, start, n) for n in helds if n >= 1]
+        return found
+
+    def _recomputes(self, case: Case, n: int) -> list[int]:
+        if self.layout.choices.recompute != "full":
+            return [0]
+        wanted = int(num(self.layout.degrees.recompute_layers))
+        if wanted >= 0:
+            return [min(wanted, n)]
+        if not SUPPORT[case.framework].recompute_layers:
+            return [n]
+        return sorted({round(n * i / (RECOMPUTED - 1)) for i in range(RECOMPUTED)}) if n >= RECOMPUTED else list(range(n + 1))
+
+    def _held(self, k: int, rows: npt.NDArray[np.int64]) -> Cost:
+        """Cost of rows of (stage, first layer or -1, layers, recomputed layers) on pool k."""
+        case = self.cases[k]
+        _, before = layer_kinds(case.architecture)
+        start, n = np.maximum(rows[:, 1], 0), rows[:, 2]
+        position = rows[:, 0].astype(np.float64)
+        first = np.where(position == 0.0, 1.0, 0.0)
+        held = Stages(
+            index=position,
+            layers=n.astype(np.float64),
+            kind_layers=tuple((table[start + n] - table[start]).astype(np.float64) for table in before),
+            embedding=first,
+            head=np.where(position == self.candidate.pp - 1.0, 1.0, 0.0),
+            first_layer=first,
+            recomputed=rows[:, 3].astype(np.float64),
+        )
+        # an explicit split: the cost models then take the stages as they are told, and not the decisive ones of an even split
+        return held_cost(case, replace(self.layout, stage_layers=(1,) * self.candidate.pp), held)
+
+    def _plan(self, layout: Layout, starts: npt.NDArray[np.int64], recomputed: tuple[int, ...]) -> MixedPlan | None:
+        """Return the plan of a split; None where host memory or NVMe do not hold it."""
+        m, held = float(self.candidate.grid.micro_batches), layout.stage_layers or ()
+        owner = np.array(self.candidate.owner)
+        rows = np.stack([np.arange(len(held)), starts, np.array(held), np.array(recomputed)], axis=1)
+        costs = {k: self._held(k, rows[owner == k]) for k in self.candidate.order}
+        forward = np.concatenate([num(costs[k].time.stage_forward_seconds) for k in self.candidate.order])
+        backward = np.concatenate([num(costs[k].time.stage_backward_seconds) for k in self.candidate.order])
+        work = self._work(forward, backward, m)
+        pools = [self.cases[k].pool for k in self.candidate.order]
+        ledger = stages_ledger(work, [costs[k].time.ledger for k in self.candidate.order], pools)
+        step = float(ledger.exposed)
+        parts, at = [], 0
+        for k, n in zip(self.candidate.order, self.candidate.counts, strict=True):
+            made = replace(plan(self.cases[k], layout, costs[k]), frameworks=(self.cases[k].framework,))
+            if not made.fits:
+                return None
+            busy = m * float(np.max((forward + backward)[at : at + n]))
+            parts.append(
+                MixedPart(
+                    plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy
+                )
+            )
+            at += n
+        training = parts[0].plan.training
+        return MixedPlan(
+            kind="stages",
+            framework=training.framework,
+            parts=tuple(parts),
+            ledger=ledger,
+            step_seconds=step,
+            tokens_per_second=training.global_batch * training.seq / step,
+            needs=stage_needs(training.framework, layout, parts),
+        )
+
+    def _work(self, forward: Array, backward: Array, m: float) -> list[Term]:
+        """Terms of the micro-batches: those of the stage that sets the pace, its sends, and the bubble."""
+        sent = self.sends
+        seconds = forward + backward + sent[0] + sent[1]
+        pace = int(np.argmax(seconds))
+        whole = float(self._formula((forward + sent[0])[None, :], (backward + sent[1])[None, :])[0])
+        formula = schedule(self.layout.choices.schedule)
+        return [
+            Term(name="stage.forward", value=m * forward[pace], source=WHALE, formula=f"micro-batches x forward of stage {pace}"),
+            Term(name="stage.backward", value=m * backward[pace], source=WHALE, formula=f"micro-batches x backward of stage {pace}"),
+            Term(name="pp.send", value=m * (sent[0] + sent[1])[pace], source=WHALE, formula=f"micro-batches x sends of stage {pace}"),
+            Term(name="pp.bubble", value=whole - m * seconds[pace], source=formula.SOURCE, formula="pipeline - micro-batches x slowest stage"),
+        ]
+

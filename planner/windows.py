@@ -1,0 +1,143 @@
+"""Windows: how many layers each stage of a pipeline may hold if the step is to stay below a ceiling.
+
+Forward and backward of a stage are sums over its layers, embedding and head, so that three kinds of parts tell all of its times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.layout import Layout, micro_batches
+from cost_models.numeric import num
+from cost_models.stages import FOLDED, layer_kinds
+from planner.bounds import ROUNDING
+from planner.evaluate import balanced, ends_and_layers
+from planner.paths import least
+
+if TYPE_CHECKING:
+    from planner.case import Case
+
+Array = npt.NDArray[np.float64]
+PROVISIONAL = 2
+"""Layers more or fewer than the even split's while no plan is known whose time would bound them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windows:
+    """Fewest and most layers of each stage."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    whole: bool
+    """False where further splits may be as good: the windows are provisional."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """Times of one pipeline's parts without recompute and offload: seconds of forward and backward of a micro-batch."""
+
+    schedule: str
+    stages: int
+    vpp: int
+    micro_batches: float
+    layers: int
+    send: tuple[float, float]
+    """Of every stage."""
+    first: tuple[float, float]
+    """Embedding (and head, where the first stage holds both)."""
+    last: tuple[float, float]
+    layer: tuple[float, float]
+    """Of any kind, the least."""
+    whole: tuple[float, float]
+    """All stages together."""
+    once_seconds: float
+    """Terms that come once a step, at least."""
+    share: float
+    constant_seconds: float
+
+    def objective_below(self, step_seconds: float) -> float:
+        """Return what pipeline and step terms come to in a step."""
+        return (step_seconds - self.constant_seconds) / self.share
+
+    def least(self, position: Array, forward: Array, backward: Array) -> Array:
+        """Return what pipeline and step terms come to at least, with a stage of these times."""
+        behind = self.stages - 1.0 - position
+        pipeline = least(self.schedule, behind, float(self.stages), self.micro_batches, float(self.vpp), (forward, backward), self.whole)
+        return pipeline + self.once_seconds
+
+    def windows(self, below_seconds: float) -> Windows | None:
+        """Return the layers that each stage may hold in a step below `below_seconds`; None where they cannot add up."""
+        fewest = self._fewest()
+        top = self.layers - (self.stages - 1) * fewest
+        if below_seconds == float("inf"):
+            even = self.layers // self.stages
+            high = [min(top, even + 1 + PROVISIONAL)] * self.stages
+            low = [max(fewest, even - PROVISIONAL)] * self.stages
+        else:
+            high = self._most(fewest, top, self.objective_below(below_seconds) * (1.0 + ROUNDING))
+            low = [fewest] * self.stages
+        if min(high) < fewest or sum(high) < self.layers:
+            return None
+        spare = sum(high) - self.layers
+        low = [max(n, h - spare) for n, h in zip(low, high, strict=True)]
+        spare = self.layers - sum(low)
+        high = [min(h, n + spare) for n, h in zip(low, high, strict=True)]
+        return Windows(low=tuple(low), high=tuple(high), whole=below_seconds != float("inf"))
+
+    def _fewest(self) -> int:
+        """A chunk holds a layer, but where the even split itself leaves the outer chunks of a model without."""
+        chunks = 2 if self.schedule in FOLDED else self.vpp
+        return chunks if chunks * self.stages <= self.layers else max(self.layers // self.stages, 0)
+
+    def _most(self, fewest: int, top: int, below: float) -> list[int]:
+        sizes = np.arange(fewest, top + 1, dtype=np.float64)
+        position = np.arange(self.stages, dtype=np.float64).reshape(-1, 1)
+        first, last = np.where(position == 0, 1.0, 0.0), np.where(position == self.stages - 1, 1.0, 0.0)
+        times = [self.send[i] + self.layer[i] * sizes + self.first[i] * first + self.last[i] * last for i in (0, 1)]
+        allowed = self.least(position, times[0], times[1]) <= below
+        return [int(sizes[row].max(initial=fewest - 1.0)) for row in allowed]
+
+
+def shapes(case: Case, layout: Layout) -> list[Shape]:
+    """Return the shape of every row of a batch."""
+    mean = balanced(case, layout)
+    parts = ends_and_layers(case, layout)
+    d, layers = layout.degrees, case.architecture.layers
+    size = len(mean.share)
+
+    def column(value: object) -> Array:
+        return np.broadcast_to(num(value).reshape(-1), (size,))
+
+    pp, vpp, m = column(d.pp), column(d.vpp), column(micro_batches(layout, case.training.global_batch))
+    once = sum(mean.step_seconds)
+    folded = layout.choices.schedule in FOLDED
+    kinds = len(layer_kinds(case.architecture)[0])
+
+    def pair(part: int, row: int) -> tuple[float, float]:
+        return float(parts[part][0][row]), float(parts[part][1][row])
+
+    found = []
+    for i in range(size):
+        each = [pair(3 + k, i) for k in range(kinds)]
+        found.append(
+            Shape(
+                schedule=layout.choices.schedule,
+                stages=int(pp[i]),
+                vpp=int(vpp[i]),
+                micro_batches=float(m[i]),
+                layers=layers,
+                send=pair(0, i),
+                first=pair(1, i),
+                last=(0.0, 0.0) if folded else pair(2, i),
+                layer=(min(e[0] for e in each), min(e[1] for e in each)),
+                whole=(float(mean.forward_seconds[i] * pp[i]), float(mean.backward_seconds[i] * pp[i])),
+                once_seconds=float(np.broadcast_to(once, (size,))[i]) * (1.0 - ROUNDING),
+                share=float(mean.share[i]),
+                constant_seconds=float(mean.constant_seconds[i]),
+            )
+        )
+    return found

@@ -1,0 +1,226 @@
+"""Traces: valid trace events, no two slices of one stream at once, the end of the step, every schedule, and files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.choices.schedules import names
+from cost_models.numeric import num
+from cost_models.throughput.simulate import Durations, Event, seconds
+from cost_models.throughput.simulate_two_way import TWO_WAY, simulate_two_way
+from planner.assess import Assessment, assess
+from planner.evaluate import plan as evaluated
+from planner.explain.passes import MOST_PASSES
+from planner.explain.timeline import STREAMS, timeline
+from planner.report.trace import trace_text
+from planner.request import make_request, resolve
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+
+Runner = Callable[..., Any]
+UNEVEN = (5, 6, 6, 7, 7, 6, 6, 5)
+NEAR = 1e-5
+"""Microseconds: what is left of nanoseconds as floats."""
+
+
+@cache
+def judged(**changed: Any) -> Assessment:
+    request = {"model": "30b", "cluster": "32xA100-80G", "framework": "megatron", "tp": 4, "pp": 8, "recompute": "selective", **changed}
+    found = assess(resolve(make_request(request)))
+    assert found.plan is not None, found.broken
+    return found
+
+
+def scheduled(schedule: str, layers: tuple[int, ...] | None = None, **changed: Any) -> Plan:
+    """A plan under a schedule, whether or not a framework runs it."""
+    found = judged(**changed)
+    choices = replace(found.layout.choices, schedule=schedule)
+    degrees = replace(found.layout.degrees, vpp=3.0 if schedule == "interleaved" else 1.0)
+    return evaluated(found.case, replace(found.layout, choices=choices, degrees=degrees, stage_layers=layers))
+
+
+def checked(plan: Plan) -> dict[str, Any]:
+    """The trace of a plan, after all that must hold of every trace."""
+    document: dict[str, Any] = json.loads(trace_text(plan, timeline(plan)))
+    lanes: dict[tuple[int, int], list[tuple[float, float, str]]] = defaultdict(list)
+    named = set()
+    for e in document["traceEvents"]:
+        assert e["ph"] in ("X", "M")
+        assert isinstance(e["pid"], int)
+        assert isinstance(e["tid"], int)
+        assert isinstance(e["ts"], float | int)
+        assert isinstance(e["name"], str)
+        if e["ph"] == "M":
+            named.add((e["name"], e["pid"], e["tid"]))
+            continue
+        assert e["ts"] >= 0
+        assert e["dur"] >= 0
+        assert e["cat"] == STREAMS[e["tid"]]
+        lanes[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"], e["name"]))
+    for (pid, tid), slices in lanes.items():
+        assert ("process_name", pid, 0) in named
+        assert ("thread_name", pid, tid) in named
+        slices.sort()
+        for before, after in zip(slices, slices[1:], strict=False):
+            assert after[0] >= before[1] - NEAR, (pid, tid, before, after)
+    for pid in range(int(num(plan.layout.degrees.pp))):
+        end = max(end for (p, _), slices in lanes.items() if p == pid for _, end, _ in slices)
+        assert end / 1e6 == pytest.approx(float(num(plan.cost.time.step_seconds)), abs=1e-6)
+    return document
+
+
+@pytest.mark.parametrize("layers", [None, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("schedule", names())
+def test_every_schedule_is_drawn_to_the_end_of_the_step(schedule: str, layers: tuple[int, ...] | None) -> None:
+    plan = scheduled(schedule, layers, global_batch=128)
+    document = checked(plan)
+    passes = [e for e in document["traceEvents"] if e["ph"] == "X" and e["cat"] == "compute" and e["args"].get("pass") == "forward"]
+    chunks = {"interleaved": 3, "zb-v": 2}.get(schedule, 1)
+    assert len(passes) == plan.micro_batches * 8 * chunks
+    assert {e["args"]["micro_batch"] for e in passes} == set(range(plan.micro_batches))
+    assert document["otherData"]["schedule"] == schedule
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "1f1b"])
+def test_even_stages_are_drawn_as_long_as_they_take(schedule: str) -> None:
+    """Closed form and simulation agree: nothing is drawn shorter, and nothing is filled in."""
+    plan = scheduled(schedule, global_batch=128)
+    made = timeline(plan)
+    assert len(made.notes) == 1
+    last = max(s.start_seconds + float(s.facts["pass_seconds"]) for s in made.slices if "pass_seconds" in s.facts)
+    after = sum(float(num(t.value if t.exposed is None else t.exposed)) for t in plan.cost.time.ledger.terms if _once(t.name))
+    assert last == pytest.approx(made.step_seconds - after, rel=1e-9)
+
+
+def _once(name: str) -> bool:
+    return name.startswith(("dp.", "optimizer.", "host.stragglers", "host.between"))
+
+
+def test_passes_wait_for_the_stage_before_them() -> None:
+    starts, ends = {}, {}
+    for s in timeline(scheduled("1f1b")).slices:
+        if s.facts.get("pass") == "forward":
+            key = (s.stage, s.facts["micro_batch"])
+            starts[key] = s.start_seconds
+            ends[key] = s.start_seconds + float(s.facts["pass_seconds"])
+    assert all(starts[stage, i] >= ends[stage - 1, i] - 1e-9 for stage, i in starts if stage)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "gpipe", "zb-v"])
+def test_thousands_of_micro_batches_stay_a_small_file_and_say_so(schedule: str) -> None:
+    plan = scheduled(schedule, global_batch=65536)
+    assert plan.micro_batches == 65536
+    document = checked(plan)
+    assert len(document["traceEvents"]) < 8 * MOST_PASSES
+    left_out = [e for e in document["traceEvents"] if "not drawn one by one" in e["name"]]
+    assert {e["pid"] for e in left_out} == set(range(8))
+    assert any("micro-batches of the middle are drawn as one slice" in note for note in document["otherData"]["notes"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"pp": 1, "tp": 1, "framework": "fsdp", "recompute": "full", "model": "llama-3.1-8b"},
+        {"pp": 1, "tp": 1, "framework": "deepspeed", "recompute": "full", "model": "llama-3.1-8b", "zero": 3, "offload": "optimizer"},
+        {"pp": 1, "tp": 1, "framework": "deepspeed", "recompute": "full", "model": "llama-3.1-8b", "zero": 2},
+        {"pp": 2, "tp": 2, "ep": 8, "model": "mixtral-8x7b", "recompute": "full"},
+        {"pp": 4, "global_batch": 6, "tp": 8},
+    ],
+    ids=["fsdp", "offload", "zero2", "experts", "few micro-batches"],
+)
+def test_other_layouts(changed: dict[str, Any]) -> None:
+    plan = judged(**changed).plan
+    assert plan is not None
+    drawn = {e["name"] for e in checked(plan)["traceEvents"]}
+    once = {t.name for t in plan.cost.time.ledger.terms if _once(t.name) or t.name.startswith(("offload.t", "offload.c"))}
+    shown = {n for n in once if any(float(num(t.value if t.exposed is None else t.exposed)) > 1e-9 for t in _named(plan, n))}
+    assert shown <= drawn
+
+
+def _named(plan: Plan, name: str) -> list[Any]:
+    return [t for t in plan.cost.time.ledger.terms if t.name == name]
+
+
+PARTS = st.floats(0.1, 4.0)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(TWO_WAY), st.lists(st.tuples(PARTS, PARTS, PARTS), min_size=1, max_size=6), st.integers(1, 12))
+def test_two_way_schedules_run_every_pass_once_and_in_order(schedule: str, stages: list[tuple[float, float, float]], m: int) -> None:
+    forward, inputs, weight = zip(*stages, strict=True)
+    backward = [i + w for i, w in zip(inputs, weight, strict=True)]
+    events = simulate_two_way(schedule, Durations(forward=forward, backward=backward, weight=weight), m)
+    by_rank: dict[int, list[Event]] = defaultdict(list)
+    for e in events:
+        by_rank[e.stage].append(e)
+    for mine in by_rank.values():
+        mine.sort(key=lambda e: e.start_seconds)
+        assert all(b.start_seconds >= a.end_seconds - 1e-9 for a, b in zip(mine, mine[1:], strict=False))
+    when = {(e.stage, e.kind, e.chunk, e.micro_batch): e for e in events}
+    assert len(when) == len(events) == 3 * m * len(stages) * (2 if schedule == "zb-v" else 1)
+    for (rank, kind, chunk, i), e in when.items():
+        if kind != "forward":
+            before = when[rank, "forward" if kind == "backward" else "backward", chunk, i]
+            assert e.start_seconds >= before.end_seconds - 1e-9
+    work = max(sum(e.end_seconds - e.start_seconds for e in mine) for mine in by_rank.values())
+    assert seconds(events) >= work - 1e-9
+
+
+def test_zero_bubble_v_has_no_bubble_with_equal_passes() -> None:
+    events = simulate_two_way("zb-v", Durations(forward=[2.0] * 4, backward=[4.0] * 4, weight=[2.0] * 4), 24)
+    assert seconds(events) <= 24 * 6.0 + 4 * 2.0
+
+
+def test_two_way_refuses_other_schedules() -> None:
+    with pytest.raises(ValueError, match="gpipe is not simulated; these are: zb-v, dualpipe"):
+        simulate_two_way("gpipe", Durations(forward=[1.0], backward=[2.0]), 2)
+
+
+FLAGS = ("--model", "30b", "--cluster", "32xA100-80G", "--framework", "megatron", "--tp", "4", "--pp", "4")
+
+
+def test_a_trace_is_written_whole_and_never_over_a_file(run_planner: Runner) -> None:
+    ended = run_planner("estimate", *FLAGS, "--trace", "step.json", "--json")
+    assert ended.exit_code == 0, ended.err
+    step = json.loads(ended.out)["time"]["step_seconds"]
+    written = Path("step.json").read_text(encoding="utf-8")
+    assert json.loads(written)["otherData"]["step_seconds"] == step
+    again = run_planner("estimate", *FLAGS, "--trace", "step.json")
+    assert (again.exit_code, again.out) == (1, "")
+    assert "step.json exists; --force replaces it" in again.err
+    assert Path("step.json").read_text(encoding="utf-8") == written
+    Path("step.json").write_text("old", encoding="utf-8")
+    assert run_planner("estimate", *FLAGS, "--trace", "step.json", "--force").exit_code == 0
+    assert Path("step.json").read_text(encoding="utf-8") == written
+    assert [p.name for p in Path().glob(".planner-*")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [(".", "give a file name"), ("missing/step.json", "cannot be written"), ("a\0b", "no usable file name")]
+)
+def test_a_trace_that_cannot_be_written(run_planner: Runner, name: str, said: str) -> None:
+    ended = run_planner("estimate", *FLAGS, "--trace", name)
+    assert ended.exit_code in (1, 2)
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_trace_needs_training_and_its_own_file(run_planner: Runner) -> None:
+    words = ("--model", "llama-3.1-8b", "--cluster", "1xH100-80G", "--method", "inference", "--global-batch", "1")
+    ended = run_planner("estimate", *words, "--trace", "step.json")
+    assert ended.exit_code == 1
+    assert "this is inference" in ended.err
+    assert not Path("step.json").exists()
+    same = run_planner("estimate", *FLAGS, "--export", "megatron=x.json", "--trace", "x.json")
+    assert (same.exit_code, Path("x.json").exists()) == (2, False)
