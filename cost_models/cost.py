@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from cost_models.memory.total import memory
 from cost_models.result import Cost
 from cost_models.stages import Stages, stages
 from cost_models.throughput.step import step_time
-from cost_models.transformer import model_ops
+from cost_models.transformer import count_parameters, model_ops
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
@@ -30,5 +31,11 @@ def cost(
     looked_at = stages(architecture, layout, every=every) if held is None else held
     return Cost(
         memory=memory(architecture, training, layout, pool, ops, looked_at),
-        time=step_time(architecture, training, layout, pool, ops, looked_at),
+        time=step_time(architecture, training, layout, pool, ops, looked_at, parameters_used=parameters_used(architecture)),
     )
+
+
+@lru_cache(maxsize=64)
+def parameters_used(architecture: Architecture) -> float:
+    """Return the parameters that a token meets: the active ones without the input matrix (what model FLOP counts)."""
+    return float(count_parameters(architecture).active_without_token_embedding)

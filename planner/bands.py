@@ -151,6 +151,12 @@ def fit_band(of: MemoryClass) -> Band:
 
 
 @cache
+def fit_limit(of: MemoryClass, capacity_bytes: float, confidence: float) -> float:
+    """Return the device bytes up to which a prediction fits with `confidence`."""
+    return fit_band(of).limit(capacity_bytes, confidence)
+
+
+@cache
 def between_layouts() -> Band:
     """Return the band of (measured / predicted of a layout) / (the same of the fastest predicted), for one model on one cluster."""
     return Band(calibration(FILE).bands[BETWEEN_LAYOUTS])

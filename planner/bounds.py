@@ -1,13 +1,13 @@
 """Bounds: a time that no split of the layers over the stages beats, for whole batches at once.
 
 Stages of equal time, nothing recomputed, nothing offloaded. The terms that come once a step are convex in what a stage holds, so their
-largest over the stages is at least their value for the mean stage (Jensen); the same holds of the schedules, but for 1F1B with few
-micro-batches, where weights of its paths give a bound (weak duality).
+largest over the stages is at least their value for the mean stage (Jensen); the same holds of GPipe and zero-bubble V, and of 1F1B
+weights of its paths give a bound (weak duality).
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from cost_models.layout import micro_batches
 from cost_models.numeric import num
 from cost_models.stages import layer_kinds
 from planner.evaluate import balanced
+from planner.paths import passes
 
 if TYPE_CHECKING:
     from cost_models.layout import Layout
@@ -61,36 +62,45 @@ def step_of(table: StageTable, pipeline_seconds: Array) -> Array:
 
 def pipeline_bound(layout: Layout, global_batch: int, table: StageTable) -> Array:
     """Return the seconds of all micro-batches through stages of the same total work, at best."""
-    if layout.choices.schedule != "1f1b":
+    schedule = layout.choices.schedule
+    if schedule in ("gpipe", "zb-v"):
         return table.alone_seconds
-    pp = np.broadcast_to(num(layout.degrees.pp).reshape(-1), table.alone_seconds.shape)
-    m = np.broadcast_to(num(micro_batches(layout, global_batch)).reshape(-1), table.alone_seconds.shape)
-    pairs, inverse = np.unique(np.stack([pp, m], axis=1), axis=0, return_inverse=True)
-    parts = np.array([one_f_one_b_part(int(p), int(n)) for p, n in pairs])
+    d = layout.degrees
+    size = table.alone_seconds.shape
+    pp, vpp, m = (np.broadcast_to(num(x).reshape(-1), size) for x in (d.pp, d.vpp, micro_batches(layout, global_batch)))
+    law, inverse = np.unique(np.stack([pp, vpp, m], axis=1), axis=0, return_inverse=True)
+    parts = np.array([longest_path_part(schedule, int(p), int(n), float(v)) for p, v, n in law])
     return np.asarray((table.forward_seconds + table.backward_seconds) * pp * parts[inverse.reshape(-1)])
 
 
-@cache
-def one_f_one_b_part(stages: int, m: int) -> float:
-    """Return c such that 1F1B takes at least c × the work of one micro-batch through all stages, however it is split.
+@lru_cache(maxsize=65536)
+def longest_path_part(schedule: str, stages: int, m: int, vpp: float) -> float:
+    """Return c such that 1F1B (or its interleaved form) takes at least c × the work of one micro-batch through all stages, however it
+    is split.
 
-    With T_j the stages' work, B_j that before and A_j that after stage j, w_j the stages behind it, and W = B + T + A, the formula of
-    cost_models.choices.schedules.one_f_one_b is at least each of
-      (1) W + (m - 1 - w_j) T_j + A_j            for m > w_j
-      (2) W + (m - 1 - w_j / 2) T_j, or W + (m - 1) T_j / 2 for m <= w_j, as the shorter of forward and backward is at most half
-      (3) m T_j + B_j
+    In times of a chunk, with T_j the stages' work, B_j that before and A_j that after stage j, w_j the warm-up of one pass of it for
+    those behind it, W = B + T + A, and N passes less one, cost_models.choices.pipeline is at least each of
+      (1) W + (N - w_j) T_j + A_j, where stage j turns
+      (2) W + (N - w_j / 2) T_j, as the shorter of forward and backward is at most half; nothing but W where it does not turn
+      (3) (N + 1) T_j + B_j, where it turns
     and weights of these, none negative, that sum to one bound it from below by their least coefficient.
     """
-    behind = np.arange(stages - 1, -1, -1, dtype=np.float64)
-    half = np.where(m - 1 >= behind, m - 1 - behind / 2.0, (m - 1) / 2.0)
-    found = [1.0 + (1.0 / float(np.sum(1.0 / half)) if m > 1 else 0.0), 1.0 / (1.0 - (1.0 - 1.0 / m) ** stages)]
-    if m > stages:
-        found.append((m + stages - 1.0) / stages)
-    mixed = _chained(m - 1.0 - behind, half)
-    return max(*found, 1.0 + mixed)
+    p = passes(schedule, stages, float(m), vpp)
+    rounds = p.last + p.idle
+    behind = p.each * np.arange(stages - 1, -1, -1, dtype=np.float64)
+    turns = np.array([p.turns(s) for s in range(stages)])
+    half = np.where(turns, rounds - behind / 2.0, min(p.more, p.last))
+    found = [1.0, _mixed(np.where(turns, rounds - behind, 0.0), half)]
+    if np.all(half > 0.0):
+        found.append(1.0 + 1.0 / float(np.sum(1.0 / half)))
+    if np.all(turns):
+        found.append(1.0 / (1.0 - (1.0 - 1.0 / (rounds + 1.0)) ** stages))
+    if p.each == 1.0 and rounds >= stages:
+        found.append((rounds + stages) / stages)
+    return max(found) / p.chunks
 
 
-def _chained(own: Array, half: Array) -> float:
+def _mixed(own: Array, half: Array) -> float:
     """Weights of (1) where it tells more than (2), from the first stage on, so that every stage's time has the same coefficient."""
     taken = own > half / 2.0
     weights, after = np.zeros(len(own)), 0.0
@@ -100,4 +110,4 @@ def _chained(own: Array, half: Array) -> float:
             return 0.0
         weights[j] = (1.0 - after) / coefficient
         after += weights[j] if taken[j] else 0.0
-    return float(1.0 / weights.sum()) if np.all(weights >= 0.0) else 0.0
+    return 1.0 + float(1.0 / weights.sum())

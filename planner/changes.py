@@ -170,7 +170,7 @@ def doublings(resolved: Resolved) -> list[Change]:
 
 
 def between(resolved: Resolved, helped: int) -> list[Change]:
-    """Return the clusters with fewer GPUs than `helped`, in whole servers above one server, ascending; the last ones where they are many."""
+    """Return the clusters with fewer GPUs than `helped`, in whole servers above one, ascending; the last ones where they are many."""
     pool = resolved.cluster.pools[0]
     whole = pool.node.gpus_per_node
     counts = [n for n in range(pool.count + 1, helped) if n <= whole or n % whole == 0] if helped <= 2**16 else []

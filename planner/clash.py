@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from planner.plan import Clash, ClashMember, Plan
+from planner.request import Resolved
 from planner.requirements import Requirement, requirements
-
-if TYPE_CHECKING:
-    from planner.request import Resolved
 
 CHECKS = 240
 """Searches at most; with more the set is given as it stands, and said not to be proved minimal."""
 LARGE, LARGE_CHECKS = 1024, 80
 """GPUs from which a search takes long, and how many are made there."""
 
-Fits = Callable[["Resolved"], "Plan | None"]
+Fits = Callable[[Resolved], "Plan | None"]
 """A search: the best plan of a request, None where there is none."""
 
 
@@ -92,8 +89,12 @@ def clash_for(resolved: Resolved, fits: Fits) -> Clash:
 def _minimal(oracle: _Oracle, every: list[Requirement], kept: list[Requirement]) -> dict[str, Plan]:
     """Drop from `kept` (in place) what is not needed, until no member can be dropped; return the plan that dropping each allows.
 
-    A second pass finds nothing to drop unless a freed field allows less than the value it had, which the passes then settle.
+    Halves are tried first, as most requirements have no part in it; then the members one by one. A second round finds nothing to drop
+    unless a freed field allows less than the value it had, which the rounds then settle.
     """
+    middle = len(kept) // 2
+    for part in (kept[:middle], kept[middle:]):
+        _thin(oracle, every, kept, part)
     while True:
         plans: dict[str, Plan] = {}
         before = len(kept)
@@ -106,6 +107,18 @@ def _minimal(oracle: _Oracle, every: list[Requirement], kept: list[Requirement])
                 plans[requirement.id] = plan
         if len(kept) == before:
             return plans
+
+
+def _thin(oracle: _Oracle, every: list[Requirement], kept: list[Requirement], part: list[Requirement]) -> None:
+    """Drop from `kept` (in place) what of `part` is not needed, as a whole where that is so, else half by half."""
+    gone = {r.id for r in part}
+    rest = [r for r in kept if r.id not in gone]
+    held = {r.id for r in rest}
+    if oracle.without([r for r in every if r.id not in held]) is None:
+        kept[:] = rest
+    elif len(part) > 1:
+        for half in (part[: len(part) // 2], part[len(part) // 2 :]):
+            _thin(oracle, every, kept, half)
 
 
 def _member(oracle: _Oracle, requirement: Requirement, plan: Plan) -> ClashMember:

@@ -14,9 +14,9 @@ from cost_models.layout import Degrees, Layout, micro_batches
 from cost_models.ledger import add
 from cost_models.numeric import num
 from cost_models.stages import FOLDED, Stages, layer_kinds
-from planner.fit import fit_probability
+from planner.fit import fit_probability, verdict
 from planner.measures import broken_wishes, wished
-from planner.plan import Plan, Verdict
+from planner.plan import Plan
 from planner.rules import frameworks_of
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def excluded_by(case: Case, found: Totals, times: npt.NDArray[np.int64] | None =
 
 def fits_alone(case: Case, layout: Layout, result: Cost) -> bool:
     """Tell whether one evaluated layout fits with the safety margin and keeps the wishes: what `fitting` says of a batch."""
-    return _verdict(case, result.memory) == "fits" and not broken_wishes(case, layout, result)
+    return verdict(case, result.memory) == "fits" and not broken_wishes(case, layout, result)
 
 
 def evaluate(case: Case, layout: Layout, *, every: bool = True) -> Cost:
@@ -206,6 +206,12 @@ def balanced(case: Case, layout: Layout) -> StageTable:
     _, before = layer_kinds(case.architecture)
     kinds = tuple(table[-1] * part for table in before)
     return _stage_table(case, layout, 0.0 * pp, case.architecture.layers * part, kinds, 0.0 * pp, (part, part))
+
+
+def as_batch(layout: Layout) -> Layout:
+    """Return a single layout as a batch of one."""
+    d = layout.degrees
+    return replace(layout, degrees=Degrees(**{f.name: num(getattr(d, f.name)).reshape(-1, 1) for f in fields(Degrees)}))
 
 
 def ends_and_layers(case: Case, layout: Layout) -> list[tuple[Array, Array]]:
@@ -278,8 +284,9 @@ def plan(case: Case, layout: Layout, result: Cost | None = None) -> Plan:
         pool=case.pool,
         layout=layout,
         cost=result,
-        verdict=_verdict(case, result.memory),
+        verdict=verdict(case, result.memory),
         margin_bytes=case.pool.capacity_bytes - case.limit_bytes,
+        confidence=case.confidence if case.margin is None else None,
         fit_probability=fit_probability(case, result.memory),
         host_capacity_bytes=host,
         micro_batches=int(micro_batches(layout, case.training.global_batch)),
@@ -287,14 +294,6 @@ def plan(case: Case, layout: Layout, result: Cost | None = None) -> Plan:
         frameworks=frameworks_of(case, layout),
         warnings=_warnings(case, result.memory),
     )
-
-
-def _verdict(case: Case, memory: MemoryCost) -> Verdict:
-    device, host, nvme = (float(num(v)) for v in (memory.peak_device_bytes, memory.host_bytes_per_node, memory.nvme_bytes_per_node))
-    limit, space = case.host_limit_bytes, case.pool.node.nvme_bytes
-    if device > case.pool.capacity_bytes or (limit is not None and host > limit) or (space is not None and nvme > space):
-        return "no"
-    return "fits" if device <= case.limit_bytes else "tight"
 
 
 def _warnings(case: Case, memory: MemoryCost) -> tuple[str, ...]:

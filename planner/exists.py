@@ -1,13 +1,14 @@
 """Exists: whether a request has any plan on the grid; quicker than a search for the best, as it ends at the first that fits.
 
-Two facts carry it, and the tests hold it to the search: device bytes never fall as the micro-batch grows, and the states of a row depend
-neither on recompute nor on the micro-batch. So each family of rows is judged by its smallest lawful micro-batch, unless a wish is about
-something that may get better with a larger one.
+Three facts carry it, and the tests hold it to the search: device bytes never fall as the micro-batch grows; they never rise as more is
+recomputed or offloaded; and a step never gets shorter by either. So each family of rows is judged by its smallest lawful micro-batch at
+its leanest, and a pace that a row misses without recompute and offload it always misses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,12 +16,12 @@ import numpy.typing as npt
 
 from planner.board import entry_of
 from planner.evaluate import CHUNK, fitting, plan, totals
+from planner.plan import Plan
 from planner.space import Counts, Group, groups
 
 if TYPE_CHECKING:
     from cost_models.training import Framework
     from planner.case import Case
-    from planner.plan import Plan
     from planner.request import Resolved
 
 FIRST = 64
@@ -28,38 +29,101 @@ FIRST = 64
 Rows = npt.NDArray[np.intp]
 
 
-def any_plan(resolved: Resolved, frameworks: Callable[[Resolved], tuple[Framework, ...]]) -> Plan | None:
-    """Return the first plan that is found, of no particular merit; None where the grid has none."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """The answer: a plan, none, or that neither is sure."""
+
+    plan: Plan | None
+    sure: bool = True
+    """False: nothing was found at the extremes, and something between them may fit."""
+
+
+def any_plan(
+    resolved: Resolved, frameworks: Callable[[Resolved], tuple[Framework, ...]], search: Callable[[Resolved], Plan | None]
+) -> Plan | None:
+    """Return some plan, of no particular merit; None where there is none. `search` decides where the extremes leave it open."""
+    found = at_extremes(resolved, frameworks)
+    return found.plan if found.sure else search(resolved)
+
+
+def at_extremes(resolved: Resolved, frameworks: Callable[[Resolved], tuple[Framework, ...]]) -> Found:
+    """Return the first plan that fits with everything recomputed or offloaded that a variant allows, or with nothing."""
+    sure = True
     for pool in resolved.cluster.pools:
         for offloaded in (False, True):
             for framework in frameworks(resolved):
                 case = resolved.case(pool, framework)
                 for group in groups(case, Counts(), offloaded=offloaded):
-                    if (found := _in_group(group)) is not None:
-                        return found
-    return None
+                    look = _Look(group=group)
+                    if (made := look.first()) is not None:
+                        return Found(plan=made)
+                    sure = sure and not look.open
+    return Found(plan=None, sure=sure)
 
 
-def _in_group(group: Group) -> Plan | None:
-    hopeless = np.zeros(0, dtype=np.int64)
-    for variant in reversed(range(len(group.variants))):
-        rows = np.flatnonzero(group.lawful[variant])
-        rows = rows[~np.isin(group.families[rows], hopeless)]
-        if not _open_ended(group.case):
-            rows = rows[np.unique(group.families[rows], return_index=True)[1]]
+@dataclass(kw_only=True, slots=True)
+class _Look:
+    """One group, looked at."""
+
+    group: Group
+    open: bool = False
+    """Whether a row fits the device at its leanest and fails otherwise, so that something less lean may do."""
+    hopeless: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def first(self) -> Plan | None:
+        """Return the first plan found."""
+        alive = self._fast_enough()
+        for variant in reversed(range(len(self.group.variants))):
+            for lean, moved in ((True, True), (True, False), (False, False)):
+                rows = np.flatnonzero(alive & self.group.lawful[variant] & (self.group.movable[variant] if moved else True))
+                if not lean and (variant or not self._asks_more()):
+                    continue
+                if (made := self._tried(variant, self._leaders(rows), lean=lean, moved=moved)) is not None:
+                    return made
+        return None
+
+    def _asks_more(self) -> bool:
+        """Tell whether a wish about results goes beyond memory."""
+        return any(wish.needs_results and wish.most("memory") is None for wish in self.group.case.wishes)
+
+    def _fast_enough(self) -> npt.NDArray[np.bool_]:
+        """Return the rows that keep the asked pace as long as nothing is recomputed and offloaded."""
+        case: Case = self.group.case
+        paces = tuple(wish for wish in case.wishes if wish.about_speed)
+        keep = np.ones(len(self.group), dtype=bool)
+        if paces:
+            for piece in _pieces(np.arange(len(self.group))):
+                fastest = self.group.layouts(0, piece, **self._reliefs(0, piece, lean=False, moved=False))
+                keep[piece] = totals(replace(case, wishes=paces), fastest).wished
+        return keep
+
+    def _leaders(self, rows: Rows) -> Rows:
+        """Return the smallest micro-batch of each family that is not hopeless; all rows where a wish may favour larger ones."""
+        rows = rows[~np.isin(self.group.families[rows], self.hopeless)]
+        return rows if self._asks_more() else rows[np.unique(self.group.families[rows], return_index=True)[1]]
+
+    def _reliefs(self, variant: int, rows: Rows, *, lean: bool, moved: bool) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the values of the reliefs: the leanest of each, or the fastest."""
+        r, at = self.group.reliefs[variant], -1 if lean else 0
+        values = {"offload_fraction": r.offload_fraction[at], "recompute_layers": r.recompute_layers[at]}
+        if moved:
+            values["activation_offload"] = r.activation_offload[at]
+        return {name: np.full(len(rows), value) for name, value in values.items()}
+
+    def _tried(self, variant: int, rows: Rows, *, lean: bool, moved: bool) -> Plan | None:
+        case = self.group.case
         for piece in _pieces(rows):
-            layouts = group.layouts(variant, piece)
-            found = totals(group.case, layouts)
-            good = np.flatnonzero(fitting(group.case, found))
+            layouts = self.group.layouts(variant, piece, **self._reliefs(variant, piece, lean=lean, moved=moved))
+            found = totals(case, layouts)
+            fits = fitting(case, found)
+            good = np.flatnonzero(fits)
             if len(good):
-                return plan(group.case, entry_of(group.case, layouts, found, int(good[0])).layout)
-            hopeless = np.union1d(hopeless, group.families[piece[found.states_bytes > group.case.limit_bytes]])
-    return None
-
-
-def _open_ended(case: Case) -> bool:
-    """Tell whether a wish asks for more than little memory, so that no micro-batch speaks for the larger ones."""
-    return any(wish.needs_results and wish.most("memory") is None for wish in case.wishes)
+                return plan(case, entry_of(case, layouts, found, int(good[0])).layout)
+            self.open = self.open or bool((found.device_bytes <= case.limit_bytes).any())
+            if lean:
+                beyond = found.states_bytes > case.limit_bytes
+                self.hopeless = np.union1d(self.hopeless, self.group.families[piece[beyond]])
+        return None
 
 
 def _pieces(rows: Rows) -> Iterator[Rows]:

@@ -26,8 +26,7 @@ def explained(
     """Return an infeasible result with its clash and its remedies. `best` is the search, `frameworks` what it goes over."""
 
     def exists(asked: Resolved) -> Plan | None:
-        # what the grid lacks a search may still find: parts of an offload, layers of a stage
-        return any_plan(asked, frameworks) or best(asked)
+        return any_plan(asked, frameworks, best)
 
     clash = clash_for(resolved, exists)
     return replace(result, clash=clash, remedies=remedies_for(resolved, exists, best, deadline=deadline))

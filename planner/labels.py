@@ -1,13 +1,16 @@
-"""Labels: the shortest pipeline over all splits when the terms of once a step are taken at their least, by dynamic programming.
+"""Labels: a bound of the step over all splits of one pipeline, by dynamic programming, and a split that comes near it.
 
-From the last stage to the first, each partial split is a label of numbers of which less is never worse; labels that another one of the
-same stage and layers undercuts in all of them are dropped. The result bounds the stage problem from below, and is a choice to start from.
+From the first stage to the last, each partial split is a label of numbers of which less is never worse: those of the schedule, and the
+largest sum so far of the terms that come once a step (their largest apart come to no less). Labels that another one of the same stage and
+layers undercuts are dropped, and those that are beyond the ceiling already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+from planner.paths import VALUES
 
 if TYPE_CHECKING:
     from planner.solver.chain import Chain, Option
@@ -24,7 +27,7 @@ class TooMany(Exception):
 
 
 def least(shape: Shape, chain: Chain, below: float) -> tuple[float, tuple[int, ...]]:
-    """Return (a bound of the objective, the choice behind it), over all levels; infinite and empty where no choice is below `below`.
+    """Return (a bound of the objective, the choice behind it), over all levels; infinite and empty where no choice is at most `below`.
 
     Raises TooMany where the labels multiply.
     """
@@ -32,36 +35,34 @@ def least(shape: Shape, chain: Chain, below: float) -> tuple[float, tuple[int, .
     for level in sorted({option.level for options in chain.stages for option in options}):
         own = [[(i, o) for i, o in enumerate(options) if o.level == level] for options in chain.stages]
         if all(own):
-            once = _once(shape, own)
-            found = min(found, _least(shape, chain.layers, own, below - once, once))
+            found = min(found, _least(shape, chain.layers, own, min(below, found[0])))
     return found
 
 
 _Own = list[list[tuple[int, "Option"]]]
 
 
-def _once(shape: Shape, own: _Own) -> float:
-    """Terms that come once a step: the largest over the stages of the least of each."""
-    first, size = VALUES[shape.schedule], len(own[0][0][1].values)
-    return sum(max(min(o.values[v] for _, o in options) for options in own) for v in range(first, size))
-
-
-def _least(shape: Shape, layers: int, own: _Own, below: float, once: float) -> tuple[float, tuple[int, ...]]:
-    start, extend, finish = RULES[shape.schedule]
-    current: dict[int, list[Entry]] = {layers: [(start, ())]}
-    for stage in range(len(own) - 1, -1, -1):
+def _least(shape: Shape, layers: int, own: _Own, below: float) -> tuple[float, tuple[int, ...]]:
+    start, extend, floor, finish = RULES[shape.schedule]
+    first = VALUES[shape.schedule]
+    once = [[sum(o.values[first:]) for _, o in options] for options in own]
+    lightest = [max((min(stage) for stage in once[s + 1 :]), default=0.0) for s in range(len(own))]
+    current: dict[int, list[Entry]] = {0: [((*start, 0.0), ())]}
+    for stage, options in enumerate(own):
         reached: dict[int, list[Entry]] = {}
-        for end, entries in current.items():
-            for index, option in own[stage]:
-                begin = end - option.layers
-                if begin < 0 or (option.starts is not None and begin not in option.starts) or (stage == 0) != (begin == 0):
+        end_of_all = stage == len(own) - 1
+        for begin, entries in current.items():
+            for (index, option), added in zip(options, once[stage], strict=True):
+                end = begin + option.layers
+                if end > layers or (option.starts is not None and begin not in option.starts) or end_of_all != (end == layers):
                     continue
                 for label, chosen in entries:
-                    longer = extend(shape, stage, option.values, label)
-                    if finish(shape, longer) <= below:
-                        reached.setdefault(begin, []).append((longer, (index, *chosen)))
-        current = {begin: _undercut(entries) for begin, entries in reached.items()}
-    return min(((finish(shape, label) + once, chosen) for label, chosen in current.get(0, [])), default=(float("inf"), ()))
+                    pipeline, term = extend(shape, stage, option.values, label[:-1]), max(label[-1], added)
+                    if floor(shape, pipeline) + max(term, lightest[stage]) <= below:
+                        reached.setdefault(end, []).append(((*pipeline, term), (*chosen, index)))
+        current = {end: _undercut(entries) for end, entries in reached.items()}
+    ended = current.get(layers, [])
+    return min(((finish(shape, label[:-1]) + label[-1], chosen) for label, chosen in ended), default=(float("inf"), ()))
 
 
 def _undercut(entries: Iterable[Entry]) -> list[Entry]:
@@ -75,41 +76,64 @@ def _undercut(entries: Iterable[Entry]) -> list[Entry]:
     return kept
 
 
-def _one_f_one_b(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
-    """Work from here on; longest steady part; longest path that counts what lies between here and its stage."""
-    work, steady, led = label
-    total, short = values[0], values[1]
-    behind, m = shape.stages - 1.0 - stage, shape.micro_batches
-    own = max((m - 1.0 - behind) * total + work, short) if m - 1.0 >= behind else short
-    return work + total, max(steady, own), max(total + led, m * total)
+NEVER = -1e300
 
 
-def _interleaved(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
-    return label[0] + values[0], max(label[1], values[0])
+def _longest_path(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
+    """Work so far; slowest forward and backward so far; then the longest path round a stage so far that has not turned yet, that has
+    turned on its way down, on its way up, on both."""
+    p = shape.passes
+    work, slow_f, slow_b, round_, down, up, both = label
+    forward, backward = values[0] / p.chunks, values[1] / p.chunks
+    work += forward + backward
+    slow_f, slow_b = max(slow_f, forward), max(slow_b, backward)
+    if p.turns(stage):
+        round_ = max(round_, p.steady(stage) * (forward + backward) - work)
+    warm = p.warm(stage)
+    turn_f, turn_b = work + warm * slow_f, work + warm * slow_b
+    both = max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b)
+    return work, slow_f, slow_b, round_, max(down, round_ + turn_f), max(up, round_ + turn_b), both
 
 
-def _interleaved_end(shape: Shape, label: Label) -> float:
-    rest = shape.micro_batches % shape.stages
-    idle = (shape.vpp - 1.0) * (shape.stages - rest) / shape.vpp if rest else 0.0
-    return label[0] / shape.vpp + (shape.micro_batches + idle - 1.0 / shape.vpp) * label[1]
+def _longest(shape: Shape, label: Label) -> float:
+    return max(label[6], label[0])
+
+
+def _longest_so_far(shape: Shape, label: Label) -> float:
+    """What turning at the last stage, behind all of the model's work, comes to at least."""
+    p = shape.passes
+    whole = (shape.whole[0] + shape.whole[1]) / p.chunks
+    turn_f, turn_b = (whole + min(p.more, p.last) * slow for slow in label[1:3])
+    return max(label[6], label[4] + turn_b, label[5] + turn_f, label[3] + turn_f + turn_b, whole)
 
 
 def _gpipe(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
     return label[0] + values[0] + values[1], max(label[1], values[0]), max(label[2], values[1])
 
 
+def _gpipe_end(shape: Shape, label: Label) -> float:
+    return label[0] + (shape.micro_batches - 1.0) * (label[1] + label[2])
+
+
+def _gpipe_so_far(shape: Shape, label: Label) -> float:
+    return max(shape.whole[0] + shape.whole[1], label[0]) + (shape.micro_batches - 1.0) * (label[1] + label[2])
+
+
 def _alone(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
     return (max(label[0], values[0]),)
 
 
-RULES: dict[
-    str, tuple[Label, Callable[[Shape, int, tuple[float, ...], Label], Label], Callable[[Shape, Label], float]]
-] = {
-    "1f1b": ((0.0, 0.0, 0.0), _one_f_one_b, lambda shape, label: max(label[0] + label[1], label[2])),
-    "interleaved": ((0.0, 0.0), _interleaved, _interleaved_end),
-    "gpipe": ((0.0, 0.0, 0.0), _gpipe, lambda shape, label: label[0] + (shape.micro_batches - 1.0) * (label[1] + label[2])),
-    "zb-v": ((0.0,), _alone, lambda shape, label: label[0]),
+def _alone_end(shape: Shape, label: Label) -> float:
+    return label[0]
+
+
+Extend = Callable[["Shape", int, tuple[float, ...], Label], Label]
+Worth = Callable[["Shape", Label], float]
+_PATH: tuple[Label, Extend, Worth, Worth] = ((0.0, 0.0, 0.0, NEVER, NEVER, NEVER, NEVER), _longest_path, _longest_so_far, _longest)
+RULES: dict[str, tuple[Label, Extend, Worth, Worth]] = {
+    "1f1b": _PATH,
+    "interleaved": _PATH,
+    "gpipe": ((0.0, 0.0, 0.0), _gpipe, _gpipe_so_far, _gpipe_end),
+    "zb-v": ((0.0,), _alone, _alone_end, _alone_end),
 }
-"""Schedule -> (label of no stage, label with one stage more in front, objective of a label)."""
-VALUES = {"1f1b": 2, "interleaved": 1, "gpipe": 2, "zb-v": 1}
-"""Schedule -> how many of an option's values are the pipeline's; the others come once a step."""
+"""Schedule -> (label of no stage, label with one stage more, what a partial label comes to at least, what a whole one comes to)."""

@@ -148,7 +148,7 @@ def _fewest(resolved: Resolved, **options: Any) -> SearchResult:
         tried = _spread(counts_of(pool))
         for index, count in enumerate(tried):
             part = _on(resolved, pool, count)
-            if (any_plan(part, frameworks) or best(part)) is not None:
+            if any_plan(part, frameworks, best) is not None:
                 if found is None or count < found[0]:
                     found = (count, part, tried[:index])
                 break
@@ -182,10 +182,8 @@ def _cheapest(resolved: Resolved, **options: Any) -> SearchResult:
         proof=f"the best of {len(results)} searches, one for each number of GPUs tried",
     )
     pool = plans[0].pool
-    note = (
-        f"ranked by tokens per dollar ({pool.node.price_usd_per_hour:g} USD an hour for a {pool.node.name}, {pool.node.price_basis or 'list'}); "
-        "any number of whole servers may be used"
-    )
+    price = f"{pool.node.price_usd_per_hour:g} USD an hour for a {pool.node.name}, {pool.node.price_basis or 'list'}"
+    note = f"ranked by tokens per dollar ({price}); any number of whole servers may be used"
     status: Status = "interrupted" if interrupted else "found"
     return SearchResult(status=status, plans=tuple(plans[: options.get("top") or resolved.top]), searched=searched, notes=(note,))
 

@@ -1,4 +1,4 @@
-"""The time of a pipeline as a sum of maxima over paths, each a weighted sum of its stages' times: what the solver minimises.
+"""The time of a pipeline as nodes of the stage problem: maxima over weighted sums of the stages' times, which the solver minimises.
 
 Each schedule's formula (cost_models.choices.schedules) is taken apart here once; a test holds both against each other on random stages.
 """
@@ -6,106 +6,137 @@ Each schedule's formula (cost_models.choices.schedules) is taken apart here once
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.solver.chain import Path
+from planner.solver.chain import NODE, Node, Path
 
 Array = npt.NDArray[np.float64]
 Values = tuple[Array, ...]
 """Values of each option of one stage, (options,) each."""
 
 
-def one_f_one_b_values(stage: int, stages: int, m: float, forward: Array, backward: Array, alone: Array) -> Values:
-    """Total time; and the steady part of the path that the stages behind shorten by the lesser of forward and backward."""
-    behind = stages - 1.0 - stage
-    total = forward + backward
-    if m - 1.0 >= behind:
-        return total, (m - 1.0) * total - behind * np.minimum(forward, backward)
-    return total, (m - 1.0) * np.maximum(forward, backward)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passes:
+    """How the stages of 1F1B, interleaved or not, warm up (cost_models.choices.pipeline), in passes of a chunk."""
+
+    stages: int
+    each: float
+    """Warm-up passes for each stage behind."""
+    more: float
+    chunks: float
+    last: float
+    """Passes of each kind, less one."""
+    idle: float
+    """Passes that a stage waits beside."""
+
+    def behind(self, stage: int) -> float:
+        """Return the stages after a stage."""
+        return self.stages - 1.0 - stage
+
+    def warm(self, stage: int) -> float:
+        """Return the warm-up passes of a stage."""
+        return min(self.each * self.behind(stage) + self.more, self.last)
+
+    def turns(self, stage: int) -> bool:
+        """Tell whether a stage has more passes than it warms up with: only round such stages a path goes on."""
+        return stage == self.stages - 1 or self.each * self.behind(stage) + self.more <= self.last
+
+    def steady(self, stage: int) -> float:
+        """Return the passes of a stage that a path round it spends there."""
+        return self.last - self.warm(stage) + self.idle
 
 
-def one_f_one_b_paths(stages: int, m: float, vpp: float) -> tuple[tuple[Path, ...], ...]:
-    """Through all stages once, with the steady part at stage j: `both`, `one` (or `short`) and `none` of the schedule's formula."""
-    paths: list[Path] = []
-    for j in range(stages):
-        behind = stages - 1.0 - j
-        if m - 1.0 >= behind:
-            paths.append(tuple((s, 0, 1.0 + (m - 1.0 - behind if s == j else 0.0) + (1.0 if s > j else 0.0)) for s in range(stages)))
-        if behind > 0.0:
-            paths.append((*((s, 0, 1.0) for s in range(stages)), (j, 1, 1.0)))
-            paths.append(tuple((s, 0, 1.0 + (m - 1.0 if s == j else 0.0)) for s in range(j + 1)))
-    return (tuple(paths),)
+def passes(schedule: str, stages: int, micro_batches: float, vpp: float) -> Passes:
+    """Return the passes of 1F1B or its interleaved form."""
+    if schedule == "1f1b":
+        return Passes(stages=stages, each=1.0, more=0.0, chunks=1.0, last=micro_batches - 1.0, idle=0.0)
+    rest = micro_batches % stages
+    idle = (vpp - 1.0) * (stages - rest) if rest and stages > 1 else 0.0
+    return Passes(stages=stages, each=2.0, more=(vpp - 1.0) * stages, chunks=vpp, last=micro_batches * vpp - 1.0, idle=idle)
 
 
-def gpipe_values(stage: int, stages: int, m: float, forward: Array, backward: Array, alone: Array) -> Values:
-    """Forward and backward."""
-    return forward, backward
+def nodes(schedule: str, stages: int, micro_batches: float, vpp: float, terms: int) -> tuple[Node, ...]:
+    """Return the nodes of a pipeline, then one for each of `terms` that come once a step, of which the slowest stage counts."""
+    found = _NODES[schedule](stages, micro_batches, vpp)
+    first = VALUES[schedule]
+    once = (Node(tuple(((s, first + t, 1.0),) for s in range(stages)), counts=True) for t in range(terms))
+    return (*found, *once)
 
 
-def gpipe_paths(stages: int, m: float, vpp: float) -> tuple[tuple[Path, ...], ...]:
+def _longest_path(p: Passes) -> tuple[Node, ...]:
+    """Forward and backward are values 0 and 1. Of each: the slowest stage up to each one; the way to a turn at it or later; then the
+    path round each stage."""
+    share, stages = 1.0 / p.chunks, range(p.stages)
+    found: list[Node] = []
+    slowest: dict[tuple[int, int], int] = {}
+    way: dict[tuple[int, int], int] = {}
+    for v in (0, 1):
+        for s in stages:
+            before: tuple[Path, ...] = (((NODE, slowest[v, s - 1], 1.0),),) if s else ()
+            slowest[v, s] = len(found)
+            found.append(Node((((s, v, share),), *before)))
+        for s in reversed(stages):
+            turn: Path = (*_reached(s, share), (NODE, slowest[v, s], p.warm(s)))
+            later: tuple[Path, ...] = (((NODE, way[v, s + 1], 1.0),),) if s + 1 in stages else ()
+            way[v, s] = len(found)
+            found.append(Node((turn, *later)))
+    paths = []
+    for s in stages:
+        if p.turns(s):
+            own = [(i, v, -share + (p.steady(s) * share if i == s else 0.0)) for i in range(s + 1) for v in (0, 1)]
+            paths.append((*own, (NODE, way[0, s], 1.0), (NODE, way[1, s], 1.0)))
+    return (*found, Node(tuple(paths), counts=True))
+
+
+def _reached(stage: int, share: float) -> Path:
+    return tuple((i, v, share) for i in range(stage + 1) for v in (0, 1))
+
+
+def _gpipe(stages: int, m: float, vpp: float) -> tuple[Node, ...]:
     """All forwards, then all backwards, each set by its slowest stage."""
     return tuple(
-        tuple(tuple((s, v, 1.0 + (m - 1.0 if s == j else 0.0)) for s in range(stages)) for j in range(stages)) for v in (0, 1)
+        Node(tuple(tuple((s, v, m if s == j else 1.0) for s in range(stages)) for j in range(stages)), counts=True) for v in (0, 1)
     )
 
 
-def interleaved_values(stage: int, stages: int, m: float, forward: Array, backward: Array, alone: Array) -> Values:
-    """Total time."""
-    return (forward + backward,)
+def _alone(stages: int, m: float, vpp: float) -> tuple[Node, ...]:
+    """The slowest stage with its own bubble."""
+    return (Node(tuple(((j, 0, 1.0),) for j in range(stages)), counts=True),)
 
 
-def interleaved_paths(stages: int, m: float, vpp: float) -> tuple[tuple[Path, ...], ...]:
-    """The steady part of stage j, one chunk of every other stage, and the wait of an incomplete group of micro-batches."""
-    rest = m % stages
-    idle = (vpp - 1.0) * (stages - rest) / vpp if rest else 0.0
-    return (tuple(tuple((s, 0, m + idle if s == j else 1.0 / vpp) for s in range(stages)) for j in range(stages)),)
+_NODES: dict[str, Callable[[int, float, float], tuple[Node, ...]]] = {
+    "1f1b": lambda stages, m, vpp: _longest_path(passes("1f1b", stages, m, vpp)),
+    "interleaved": lambda stages, m, vpp: _longest_path(passes("interleaved", stages, m, vpp)),
+    "gpipe": _gpipe,
+    "zb-v": _alone,
+}
+VALUES = {"1f1b": 2, "interleaved": 2, "gpipe": 2, "zb-v": 1}
+"""Schedule -> how many of an option's values are the pipeline's: forward and backward, or all micro-batches through the stage alone."""
 
 
-def alone_values(stage: int, stages: int, m: float, forward: Array, backward: Array, alone: Array) -> Values:
-    """All micro-batches through the stage with its own bubble."""
-    return (alone,)
-
-
-def alone_paths(stages: int, m: float, vpp: float) -> tuple[tuple[Path, ...], ...]:
-    """The slowest stage alone."""
-    return (tuple(((j, 0, 1.0),) for j in range(stages)),)
+def values(schedule: str, forward: Array, backward: Array, alone: Array) -> Values:
+    """Return the values of options."""
+    return (alone,) if VALUES[schedule] == 1 else (forward, backward)
 
 
 def least(
-    schedule: str, behind: Array, stages: float, m: float, vpp: float, times: tuple[Array, Array], whole: tuple[float, float]
+    schedule: str, position: Array, stages: int, m: float, vpp: float, times: tuple[Array, Array], whole: tuple[float, float]
 ) -> Array:
-    """Return what the pipeline takes at least if a stage with `behind` stages after it takes `times` (forward, backward) for a
-    micro-batch, and all stages together take `whole`, however the rest is split."""
+    """Return what the pipeline takes at least if the stage at `position` takes `times` (forward, backward) for a micro-batch, and all
+    stages together take `whole`, however the rest is split."""
     forward, backward = times
     total, work = forward + backward, whole[0] + whole[1]
-    if schedule == "interleaved":
-        rest = m % stages
-        idle = (vpp - 1.0) * (stages - rest) / vpp if rest else 0.0
-        return work / vpp + (m - 1.0 / vpp + idle) * total
     if schedule == "gpipe":
         return work + (m - 1.0) * total
     if schedule == "zb-v":
         return m * total
-    steady = (m - 1.0) * total - behind * np.minimum(forward, backward)
-    short = (m - 1.0) * np.maximum(forward, backward)
-    return np.maximum(work + np.where(m - 1.0 >= behind, np.maximum(steady, (m - 1.0 - behind) * total), short), m * total)
-
-
-ValuesOf = Callable[[int, int, float, Array, Array, Array], Values]
-PathsOf = Callable[[int, float, float], tuple[tuple[Path, ...], ...]]
-
-PATHS: dict[str, tuple[ValuesOf, PathsOf]] = {
-    "1f1b": (one_f_one_b_values, one_f_one_b_paths),
-    "gpipe": (gpipe_values, gpipe_paths),
-    "interleaved": (interleaved_values, interleaved_paths),
-    "zb-v": (alone_values, alone_paths),
-}
-"""Schedule -> (values of a stage's options, groups of paths over them)."""
-
-
-def with_steps(groups: tuple[tuple[Path, ...], ...], stages: int, first: int, terms: int) -> tuple[tuple[Path, ...], ...]:
-    """Return the groups with one more for each term that comes once a step (values from index `first` on): its slowest stage counts."""
-    once = tuple(tuple(((s, first + t, 1.0),) for s in range(stages)) for t in range(terms))
-    return (*groups, *once)
+    p = passes(schedule, stages, m, vpp)
+    rounds, behind = p.last + p.idle, p.each * (stages - 1.0 - position)
+    round_it = np.maximum(work + rounds * total - behind * np.minimum(forward, backward), (rounds + 1.0) * total)
+    # a stage that no path goes round: its passes are the slowest up to the first stage that a path goes round, or to the last
+    first = np.floor(max(p.last - p.more, 0.0) / p.each)
+    rest_there = np.maximum((p.each * first + min(p.more, p.last) + 1.0) * total, work + min(p.more, p.last) * total)
+    return np.asarray(np.where(behind + p.more <= p.last, round_it, rest_there) / p.chunks)

@@ -41,6 +41,8 @@ class Plan:
     verdict: Verdict
     margin_bytes: float
     """Safety margin that was kept free: what the asked confidence takes, or --margin."""
+    confidence: float | None = None
+    """Probability of fit that was asked for; None where a margin was given."""
     fit_probability: float
     """That the card holds what is needed, from the errors of measured runs; 0 where the server cannot hold what is offloaded."""
     host_capacity_bytes: float | None
@@ -99,7 +101,7 @@ class MixedPlan:
     """One plan over several pools."""
 
     kind: MixedKind
-    """`stages`: each pool holds stages of one pipeline; `replicas`: each pool holds replicas with their own layout and share of the batch."""
+    """`stages`: each pool holds stages of one pipeline; `replicas`: each pool holds replicas with a layout and a share of its own."""
     framework: str
     parts: tuple[MixedPart, ...]
     """In the order of the pipeline, or of the pools."""
@@ -122,7 +124,7 @@ class Mixed:
     """Outcome of planning several pools together."""
 
     plans: tuple[MixedPlan, ...]
-    """Best first; the best of each kind and framework."""
+    """Best first: the fastest found of each kind and framework. Of kinds that cannot beat the best plan known only a few are tried."""
     comparison: str
     """What is won or lost against the best single pool, with numbers."""
     single: Plan | None = None

@@ -6,11 +6,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from cost_models.numeric import num
-from cost_models.stages import layer_kinds
-from planner.evaluate import evaluate, stage_table
+from planner.evaluate import as_batch, ends_and_layers, evaluate
 from planner.stage_problem import even_layers
 
 if TYPE_CHECKING:
@@ -71,18 +68,12 @@ def _runs(held: tuple[int, ...]) -> str:
 
 def _ends(entry: Entry) -> str:
     """Return what embedding and head weigh against a layer, from the times of the stages."""
-    case, layout = entry.case, replace(entry.layout, stage_layers=None, stage_recompute=None)
-    pp = float(num(layout.degrees.pp))
-    kinds = len(layer_kinds(case.architecture)[0])
-    one = np.array([1.0, 1.0, 1.0, 0.0])
-    of_kind = tuple(one if k == kinds - 1 else 0.0 * one for k in range(kinds))
-    # first and last stage with one layer, an inner stage with one layer and with none
-    table = stage_table(
-        case, layout, position=np.array([0.0, pp - 1.0, 0.5, 0.5]), layers=one, kind_layers=of_kind, recomputed=0.0 * one
-    )
-    time = table.forward_seconds + table.backward_seconds
-    layer = float(time[2] - time[3])
+    case = entry.case
+    layout = replace(entry.layout, stage_layers=None, stage_recompute=None)
+    _, first, last, *layers = ends_and_layers(case, as_batch(layout))
+    forward, backward = layers[-1]
+    layer = float(forward[0] + backward[0])
     if layer <= 0.0:
         return "the best balance of time and memory"
-    first, last = (float(time[i] - time[2]) / layer for i in (0, 1))
-    return f"the embedding takes as long as {first:.2g} layers and the head with the loss as long as {last:.2g}"
+    ends = [float(end[0][0] + end[1][0]) / layer for end in (first, last)]
+    return f"the embedding takes as long as {ends[0]:.2g} layers and the head with the loss as long as {ends[1]:.2g}"

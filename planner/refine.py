@@ -18,7 +18,7 @@ from planner.labels import TooMany, least
 from planner.levels import Bounded, levels_of
 from planner.plan import Certificate
 from planner.scan import OutOfTime, Scan
-from planner.solver.chain import ScaleError
+from planner.solver.chain import ScaleError, slack
 from planner.space import Group
 from planner.stage_problem import StageProblem, stage_problems
 from planner.windows import Shape, shapes
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from cost_models.layout import Layout
 
-BLOCK = 24
-"""Families whose stages are tabled together."""
-FAMILIES = 480
+BLOCK = 16
+"""Families whose stages are tabled together, at first: the best plan of a block makes the next one smaller. Then twice as many."""
+LARGEST_BLOCK = 256
+FAMILIES = 5000
 """Families that are looked into at most (a count, not a time: the same request gives the same plan)."""
 PLANLESS = 96
 """The same while nothing is known to fit."""
@@ -81,8 +82,9 @@ def refine(scan: Scan, refined: Refined, *, deadline: float | None = None) -> No
     """Solve the families that could win, put what is better on the scan's board, and note in `refined` what was done."""
     families = sorted(_families(scan), key=lambda f: f.bound_seconds)
     groups, board, most = _Groups(families), scan.board, FAMILIES if scan.board.entries else PLANLESS
-    for start in range(0, len(families), BLOCK):
-        block = [f for f in families[start : start + BLOCK] if f.bound_seconds < board.fastest]
+    start, size = 0, BLOCK
+    while start < len(families):
+        block = [f for f in families[start : start + size] if f.bound_seconds < board.fastest]
         if not block:
             break
         refined.next_bound = block[0].bound_seconds
@@ -95,6 +97,7 @@ def refine(scan: Scan, refined: Refined, *, deadline: float | None = None) -> No
         if scan.progress is not None:
             scan.progress(f"stages of pipelines {start + 1:,} to {start + len(block):,} of at most {len(families):,} that could win")
         _solve_block(board, block, groups, refined)
+        start, size = start + size, min(2 * size, LARGEST_BLOCK)
     refined.next_bound = float("inf")
 
 
@@ -149,7 +152,7 @@ class _Groups:
 
 def _solve_block(board: Board, block: list[Family], groups: _Groups, refined: Refined) -> None:
     """Choose the layers, the recompute and the offload of each stage of each family, without offload first."""
-    spread = [f for f in block if groups.of(f)[1].windows(board.fastest) is not None]
+    spread = [f for f in block if _spreads(groups.of(f)[1], board.fastest)]
     refined.discarded += len(block) - len(spread)
     failed: set[int] = set()
     for offloaded in (False, True):
@@ -169,6 +172,18 @@ def _solve_block(board: Board, block: list[Family], groups: _Groups, refined: Re
     for family in block:
         if id(family) in failed:
             refined.give_up(family.bound_seconds)
+
+
+def _spreads(shape: Shape, seconds: float) -> bool:
+    """Tell whether some split takes less than `seconds`, were there memory for it."""
+    windows = shape.windows(seconds)
+    if windows is None or not windows.whole:
+        return windows is not None
+    below = shape.objective_below(seconds) * (1.0 - BETTER) - shape.once_seconds
+    try:
+        return least(shape, shape.unconstrained(windows), below)[0] <= below
+    except TooMany:
+        return True
 
 
 def _problems(board: Board, families: list[Family], groups: _Groups, *, offloaded: bool) -> list[StageProblem | None]:
@@ -204,8 +219,9 @@ def _solve(board: Board, problem: StageProblem, refined: Refined) -> bool:
     refined.quantum_seconds = max(refined.quantum_seconds, solution.quantum_seconds)
     if not solution.chosen:
         return problem.whole
+    rounding = solution.quantum_seconds * slack(problem.chain)
     agreed = _offer(board, problem, solution.chosen, solution.seconds, refined)
-    return solution.proved and problem.whole and agreed
+    return agreed and problem.whole and (solution.proved or solution.seconds <= bound + 2.0 * rounding)
 
 
 def _offer(board: Board, problem: StageProblem, chosen: tuple[int, ...], objective: float, refined: Refined) -> bool:

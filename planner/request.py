@@ -16,10 +16,11 @@ from cost_models.training import Attention, Framework, Implementation, Loss, Met
 from hardware.cluster import parse_cluster
 from hardware.spec import Cluster, Pool
 from hardware.units import parse_bytes, quote
+from planner.bands import CONFIDENCE, LIKELY
 from planner.case import Case
 from planner.defaults import first_framework, global_batch, sequence
-from planner.lengths import Lengths, of_mean, read_lengths
 from planner.fixes import move_fixes
+from planner.lengths import Lengths, of_mean, read_lengths
 from planner.wish import Objective, Wish, WishFlag, parse_wishes
 
 MAX_DEGREE = 10**6
@@ -89,7 +90,9 @@ class Request(BaseModel):
     offload_target: OffloadTarget | None = None
     micro_batch: int | None = Field(default=None, gt=0, le=MAX_BATCH)
 
-    margin: float = Field(default=0.05, ge=0, lt=1)
+    confidence: float = Field(default=CONFIDENCE, ge=LIKELY, lt=1)
+    """Probability of fit from which a plan fits."""
+    margin: float | None = Field(default=None, ge=0, lt=1)
     """Part of each card's capacity that stays free."""
     top: int = Field(default=10, gt=0, le=1000)
     max: tuple[str, ...] = ()
@@ -124,7 +127,8 @@ class Resolved:
     """What a search goes over; empty: all that planner searches."""
     fixed: dict[str, Any] = field(default_factory=dict)
     """Layout field (of Degrees or Choices) -> the value that the user gave."""
-    margin: float = 0.05
+    confidence: float = CONFIDENCE
+    margin: float | None = None
     top: int = 10
     lengths: Lengths | None = None
     """Of the samples, where they differ; `training.seq` is the longest that is trained on."""
@@ -142,6 +146,7 @@ class Resolved:
             architecture=self.architecture,
             training=training,
             pool=pool or self.cluster.pools[0],
+            confidence=self.confidence,
             margin=self.margin,
             given=self.fixed,
             wishes=self.wishes,
@@ -246,6 +251,7 @@ def resolve(request: Request) -> Resolved:
         cluster=cluster,
         frameworks=() if request.framework in (None, "any") else (training.framework,),
         fixed=fixed,
+        confidence=request.confidence,
         margin=request.margin,
         top=request.top,
         lengths=lengths,

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.layout import Choices, Degrees, Layout
 from cost_models.training import Training
 from hardware.spec import Cluster, Pool
 from hardware.units import in_gib, significant
+from planner.request import Resolved
 from planner.rules import laws
 from planner.rules.rule import spelled
-
-if TYPE_CHECKING:
-    from planner.request import Resolved
 
 UNLIMITED_BYTES = 1e18
 """Capacity of a card whose size is no requirement."""
@@ -209,8 +207,11 @@ def _machine(resolved: Resolved) -> Iterator[Requirement]:
         words = f"{pools[0].count:,} GPU" + ("s" if pools[0].count > 1 else "")
         yield Requirement(id="gpus", words=words, flags=f"--cluster {resolved.cluster.name}", relax=_given(_any_gpus))
     sizes = " and ".join(dict.fromkeys(f"{significant(in_gib(pool.capacity_bytes))} GiB" for pool in pools))
-    words = f"{sizes} per GPU, {100 * resolved.margin:g} % of it kept free"
-    yield Requirement(id="memory", words=words, flags=f"--margin {resolved.margin:g}", relax=lambda r: [with_pools(r, _unlimited)])
+    if resolved.margin is None:
+        words, flags = f"{sizes} per GPU, with {100 * resolved.confidence:g} % confidence", f"--confidence {resolved.confidence:g}"
+    else:
+        words, flags = f"{sizes} per GPU, {100 * resolved.margin:g} % of it kept free", f"--margin {resolved.margin:g}"
+    yield Requirement(id="memory", words=words, flags=flags, relax=lambda r: [with_pools(r, _unlimited)])
 
 
 def _any_gpus(resolved: Resolved) -> list[Resolved]:

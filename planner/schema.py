@@ -10,6 +10,7 @@ from typing import Literal
 from planner.answer_schema import AnswerPlanRecord, ClashRecord, SensitivityRecord, WhyRecord
 from planner.explanation_schema import ExplanationRecord
 from planner.machine_schema import GpuRecord, NodeRecord
+from planner.mixed_schema import MixedRecord
 from planner.record import Record
 
 __all__ = ["GpuRecord", "NodeRecord", "Record"]
@@ -150,6 +151,8 @@ class MemoryRecord(Record):
     """torch.cuda.max_memory_reserved."""
     peak_device_bytes: float
     """What nvidia-smi shows."""
+    confidence: float | None
+    """Probability of fit from which a plan fits; null: --margin was given instead."""
     interval_80_bytes: tuple[float, float]
     """Where the device peak lies with 80 % probability, from the errors of measured runs."""
     fit_probability: float
@@ -326,9 +329,11 @@ class SearchDocument(Document):
     notes: list[str]
     searched: SearchedRecord
     plans: list[PlanRecord]
-    """Best first: --top of them."""
+    """Best first: --top of them. Of a mixed cluster each is of one pool."""
     near_misses: list[NearMissRecord]
     remedies: list[RemedyRecord]
+    mixed: MixedRecord | None = None
+    """Plans over several pools of a mixed cluster; null for one pool."""
     clash: list[ClashRecord] = []
     """Where nothing fits: requirements that cannot be met together."""
     clash_minimal: bool | None = None

@@ -11,6 +11,7 @@ from planner.board import Board, Entry
 from planner.evaluate import plan
 from planner.infeasible import explained
 from planner.misses import near_misses
+from planner.mixed.together import together
 from planner.plan import Plan, Searched, SearchResult, Status
 from planner.proof import proof, split_notes
 from planner.refine import Refined, certificate, refine
@@ -38,12 +39,12 @@ def search(
     """Return the fastest lawful layouts that fit with the safety margin, best first, or the reasons why there is none.
 
     The plans differ in tp, pp, cp, ep, dp or ZeRO stage; of each such combination the best is kept. Of a mixed cluster each pool is
-    planned by itself. `time_limit` (seconds) and an interrupt end the search with status `interrupted` and the best found so far.
+    planned by itself, and all together (`mixed`). `time_limit` (seconds) and an interrupt end the search with status `interrupted` and the best found so far.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
     wanted = top or resolved.top
     found = [_pool(resolved, pool, wanted, progress, deadline) for pool in resolved.cluster.pools]
-    result = found[0] if len(found) == 1 else _joined(resolved, found, wanted)
+    result = found[0] if len(found) == 1 else _over_pools(resolved, _joined(resolved, found, wanted), progress, deadline)
     if result.status == "infeasible" and remedies:
         try:
             result = explained(resolved, result, best, frameworks, deadline)
@@ -124,9 +125,20 @@ def _refusals(resolved: Resolved, pool: Pool) -> list[str]:
     return list(dict.fromkeys(said))
 
 
+def _over_pools(resolved: Resolved, alone: SearchResult, progress: Progress | None, deadline: float | None) -> SearchResult:
+    """Add the plans over several pools to the joined result of each pool alone."""
+    if alone.status == "interrupted":
+        return alone
+    try:
+        single = alone.plans[0] if alone.plans else None
+        mixed = together(resolved, frameworks(resolved), single, deadline=deadline, progress=progress)
+    except (KeyboardInterrupt, TimeoutError):
+        return replace(alone, status="interrupted", notes=(*alone.notes, "interrupted while planning the pools together"))
+    return replace(alone, mixed=mixed, status="found" if mixed.plans else alone.status)
+
+
 def _joined(resolved: Resolved, found: list[SearchResult], top: int) -> SearchResult:
     """Join the results of the pools of a mixed cluster."""
-    names = " and ".join(f"{pool.count} × {pool.gpu.name}" for pool in resolved.cluster.pools)
     plans = sorted((p for r in found for p in r.plans), key=lambda p: float(p.cost.time.step_seconds))[:top]
     by_rule: dict[str, int] = {}
     for result in found:
@@ -144,5 +156,5 @@ def _joined(resolved: Resolved, found: list[SearchResult], top: int) -> SearchRe
             proof="; ".join(dict.fromkeys(r.searched.proof for r in found)),
         ),
         near_misses=() if plans else tuple(sorted((n for r in found for n in r.near_misses), key=lambda n: n.missing_bytes)),
-        notes=(f"the pools ({names}) are planned one at a time: no plan spans two of them", *(n for r in found for n in r.notes)),
+        notes=tuple(dict.fromkeys(n for r in found for n in r.notes)),
     )

@@ -52,7 +52,8 @@ def scenarios(resolved: Resolved) -> Iterator[tuple[str, list[Option]]]:
     added = [_grown(pool) - pool.count for pool in resolved.cluster.pools]
     words = f"{sum(added)} more GPU" + ("s" if sum(added) > 1 else "")
     server = "the rest of the server" if resolved.cluster.count < resolved.cluster.pools[0].node.gpus_per_node else "one server"
-    yield f"{words} ({server}{' of each pool' if len(added) > 1 else ''})", _batches(with_pools(resolved, lambda p: same_server(p, _grown(p))))
+    where = f"({server}{' of each pool' if len(added) > 1 else ''})"
+    yield f"{words} {where}", _batches(with_pools(resolved, lambda pool: same_server(pool, _grown(pool))))
     yield "twice the GPUs", _batches(with_pools(resolved, lambda pool: same_server(pool, 2 * pool.count)))
 
 

@@ -20,7 +20,7 @@ from planner.bounds import ROUNDING
 from planner.case import Case
 from planner.evaluate import StageTable, stage_table
 from planner.levels import Level
-from planner.paths import PATHS, with_steps
+from planner.paths import nodes, values
 from planner.solver.chain import Chain, Option
 from planner.windows import Shape, Windows
 
@@ -63,7 +63,10 @@ class StageProblem:
         return self.shape.objective_below(step_seconds)
 
     def layout_of(self, chosen: tuple[int, ...]) -> Layout:
-        """Return the layout of a choice of options, in the plainest words: even stages and equal numbers are said as such."""
+        """Return the layout of a choice of options, in the plainest words: even stages and equal numbers are said as such.
+
+        Even stages whose inner ones differ stay listed, as their evaluation then counts every one of them.
+        """
         options = [o[i] for o, i in zip(self.chain.stages, chosen, strict=True)]
         level = self.levels[options[0].level]
         held, again = tuple(o.layers for o in options), tuple(k[i] for k, i in zip(self.recomputed, chosen, strict=True))
@@ -78,7 +81,7 @@ class StageProblem:
             equal = level.fixed_layers
         d = self.layout.degrees
         degrees = replace(d, recompute_layers=equal, offload_fraction=level.offload_fraction)
-        even = held == even_layers(self.case.architecture.layers, float(num(d.pp)), float(num(d.vpp)))
+        even = held == even_layers(self.case.architecture.layers, float(num(d.pp)), float(num(d.vpp))) and len(set(held[1:-1])) <= 1
         return Layout(degrees=degrees, choices=choices, stage_layers=None if even and counts is None else held, stage_recompute=counts)
 
     def agrees(self, chosen: tuple[int, ...], objective: float, result: Cost) -> bool:
@@ -204,7 +207,7 @@ class _Maker:
         good = self._fits(table) & (self.shape.least(position, table.forward_seconds, table.backward_seconds) <= self.below)
         if not good.any():
             return
-        values = self._values(table, position)
+        found = values(self.shape.schedule, table.forward_seconds, table.backward_seconds, table.alone_seconds)
         first: dict[tuple[int, Key], int] = {}
         for i in np.flatnonzero(good):
             first.setdefault((want.levels[i], want.keys[i]), int(i))
@@ -213,7 +216,7 @@ class _Maker:
                 key=key,
                 level=level,
                 recomputed=want.recomputed[i],
-                values=tuple(float(v[i]) for v in values),
+                values=tuple(float(v[i]) for v in found),
                 once=tuple(float(t[i]) for t in table.step_seconds),
                 device_bytes=float(table.device_bytes[i]),
             )
@@ -233,12 +236,11 @@ class _Maker:
         sizes: list[list[float]] = [[] for _ in range(stages)]
         for row in rows:
             stage, held, _ = row.key
-            values = (*row.values, *row.once, *((0.0,) * (terms - len(row.once))))
-            options[stage].append(Option(layers=held, values=values, level=row.level, starts=self._begin(row.key)))
+            taken = (*row.values, *row.once, *((0.0,) * (terms - len(row.once))))
+            options[stage].append(Option(layers=held, values=taken, level=row.level, starts=self._begin(row.key)))
             recomputed[stage].append(row.recomputed)
             sizes[stage].append(row.device_bytes)
         shape = self.shape
-        groups = PATHS[shape.schedule][1](stages, shape.micro_batches, float(shape.vpp))
         return StageProblem(
             case=self.case,
             layout=self.layout,
@@ -246,7 +248,7 @@ class _Maker:
             chain=Chain(
                 stages=tuple(map(tuple, options)),
                 layers=shape.layers,
-                groups=with_steps(groups, stages, len(rows[0].values), terms),
+                nodes=nodes(shape.schedule, stages, shape.micro_batches, float(shape.vpp), terms),
             ),
             recomputed=tuple(map(tuple, recomputed)),
             device_bytes=tuple(map(tuple, sizes)),
@@ -294,19 +296,6 @@ class _Maker:
         for limit, used in ((self.case.host_limit_bytes, table.host_bytes), (self.case.pool.node.nvme_bytes, table.nvme_bytes)):
             good = good if limit is None else good & (used <= limit)
         return np.asarray(good)
-
-    def _values(self, table: StageTable, position: Array) -> list[Array]:
-        """Values that the paths weigh, of all rows."""
-        of, shape = PATHS[self.shape.schedule][0], self.shape
-        columns: list[Array] = []
-        for stage in np.unique(position):
-            rows = position == stage
-            times = table.forward_seconds[rows], table.backward_seconds[rows], table.alone_seconds[rows]
-            part = of(int(stage), shape.stages, shape.micro_batches, *times)
-            columns = columns or [np.zeros(len(position)) for _ in part]
-            for column, value in zip(columns, part, strict=True):
-                column[rows] = value
-        return columns
 
     def _counts(self, level: Level, held: int) -> list[int]:
         if level.fixed_layers is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.numeric import num
 from planner.board import DISTINCT, Entry, entry_of
 from planner.evaluate import fitting, take, totals
 
@@ -57,7 +58,8 @@ class Leanest:
             return
         rows = rows[np.lexsort((found.step_seconds[rows], found.device_bytes[rows]))]
         degrees = take(layout, rows).degrees
-        keys = np.stack([np.broadcast_to(np.asarray(getattr(degrees, n), dtype=np.float64).reshape(-1), len(rows)) for n in DISTINCT], axis=1)
+        columns = [np.broadcast_to(num(getattr(degrees, name)).reshape(-1), len(rows)) for name in DISTINCT]
+        keys = np.stack(columns, axis=1)
         for row in rows[np.sort(np.unique(keys, axis=0, return_index=True)[1])]:
             self._add(entry_of(case, layout, found, int(row)))
 

@@ -16,7 +16,8 @@ from cost_models.numeric import num
 from cost_models.stages import FOLDED, layer_kinds
 from planner.bounds import ROUNDING
 from planner.evaluate import balanced, ends_and_layers
-from planner.paths import least
+from planner.paths import VALUES, Passes, least, passes
+from planner.solver.chain import Chain, Option
 
 if TYPE_CHECKING:
     from planner.case import Case
@@ -44,6 +45,8 @@ class Shape:
     stages: int
     vpp: int
     micro_batches: float
+    passes: Passes
+    """How the stages of 1F1B, interleaved or not, warm up."""
     layers: int
     send: tuple[float, float]
     """Of every stage."""
@@ -65,8 +68,7 @@ class Shape:
 
     def least(self, position: Array, forward: Array, backward: Array) -> Array:
         """Return what pipeline and step terms come to at least, with a stage of these times."""
-        behind = self.stages - 1.0 - position
-        pipeline = least(self.schedule, behind, float(self.stages), self.micro_batches, float(self.vpp), (forward, backward), self.whole)
+        pipeline = least(self.schedule, position, self.stages, self.micro_batches, float(self.vpp), (forward, backward), self.whole)
         return pipeline + self.once_seconds
 
     def windows(self, below_seconds: float) -> Windows | None:
@@ -87,6 +89,19 @@ class Shape:
         spare = self.layers - sum(low)
         high = [min(h, n + spare) for n, h in zip(low, high, strict=True)]
         return Windows(low=tuple(low), high=tuple(high), whole=below_seconds != float("inf"))
+
+    def unconstrained(self, windows: Windows) -> Chain:
+        """Return the stage problem of splits that need not fit and recompute nothing, without the terms that come once a step."""
+        stages = []
+        for s, (low, high) in enumerate(zip(windows.low, windows.high, strict=True)):
+            options = []
+            for n in range(low, high + 1):
+                ends = [self.first[i] * (s == 0) + self.last[i] * (s == self.stages - 1) for i in (0, 1)]
+                times = tuple(self.send[i] + self.layer[i] * n + ends[i] for i in (0, 1))
+                taken = times if VALUES[self.schedule] == 2 else (self.micro_batches * (times[0] + times[1]),)
+                options.append(Option(layers=n, values=taken))
+            stages.append(tuple(options))
+        return Chain(stages=tuple(stages), layers=self.layers, nodes=())
 
     def _fewest(self) -> int:
         """A chunk holds a layer, but where the even split itself leaves the outer chunks of a model without."""
@@ -129,6 +144,7 @@ def shapes(case: Case, layout: Layout) -> list[Shape]:
                 stages=int(pp[i]),
                 vpp=int(vpp[i]),
                 micro_batches=float(m[i]),
+                passes=passes(layout.choices.schedule, int(pp[i]), float(m[i]), float(vpp[i])),
                 layers=layers,
                 send=pair(0, i),
                 first=pair(1, i),

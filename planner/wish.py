@@ -55,6 +55,8 @@ RESULT_NAMES: dict[str, Name] = {
 }
 """What an evaluation gives."""
 NAMES: dict[str, Name] = {**LAYOUT_NAMES, **CASE_NAMES, **RESULT_NAMES}
+RELIEFS = ("recompute_layers", "offload_fraction", "activation_offload")
+RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "tokens_per_dollar", "mfu")
 CHOICE_NAMES = tuple(f.name for f in fields(Choices))
 MOST = 50
 """Wishes of one request."""
@@ -83,8 +85,17 @@ class Wish:
 
     @property
     def needs_results(self) -> bool:
-        """Whether an evaluation is needed to judge it."""
-        return any(name in RESULT_NAMES for name in self.expression.names)
+        """Whether it is judged after an evaluation: it reads results, or a relief, whose value is only chosen then."""
+        return any(name in RESULT_NAMES or name in RELIEFS for name in self.expression.names)
+
+    @property
+    def about_speed(self) -> bool:
+        """Whether it says no more than that a plan is fast enough, so that what breaks it without recompute and offload breaks it with."""
+        tree = self.expression.tree
+        if self.flag == "forbid" or len(tree.parts) != 2 or tree.parts[0].what != "name" or tree.parts[1].what != "constant":
+            return False
+        name = tree.parts[0].value
+        return (name == "step" and tree.what in ("<", "<=")) or (name in RATES and tree.what in (">", ">="))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -126,8 +137,9 @@ def parse_wishes(flag: WishFlag, texts: Iterable[str]) -> tuple[list[Wish], list
 def _limit(flag: WishFlag, text: str) -> Expression:
     """Return the condition of `--max pp=8`: pp <= 8."""
     name, sign, value = text.partition("=")
-    if not sign or name.rstrip().endswith(("<", ">", "!")) or value.startswith("="):
-        raise ExpressionError(text, len(name) if sign else len(text), f"--{flag} takes NAME=VALUE, such as pp=8 or memory=70GiB")
+    ordered = name.endswith(("<", ">", "!"))
+    if not sign or ordered or value.startswith("="):
+        raise ExpressionError(text, len(name) - ordered, f"--{flag} takes NAME=VALUE, such as pp=8 or memory=70GiB")
     operator = "<=" if flag == "max" else ">="
     try:
         read = parse(f"{name.strip()} {operator} {value.strip()}", NAMES)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cost_models.layout import Offload
+
+if TYPE_CHECKING:
+    from cost_models.op import Saved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,3 +36,21 @@ OFFLOAD: dict[str, OffloadMode] = {
         OffloadMode(name="optimizer+params", sentence="all states live on the host", optimizer=True, weights=True),
     )
 }
+
+
+FINE_GRAINED: dict[str, tuple[str, ...]] = {
+    "attn_norm": ("attention.norm",),
+    "qkv_linear": ("attention.qkv", "attention.qkv_down"),
+    "core_attn": ("attention.core.q", "attention.core.k", "attention.core.v", "attention.core.softmax", "attention.core.qkv"),
+    "attn_proj": ("attention.core.output",),
+    "mlp_norm": ("mlp.norm", "moe.norm"),
+    "expert_fc1": ("moe.up",),
+    "moe_act": ("moe.activation",),
+}
+"""Modules of Megatron-Core's fine-grained activation offload -> ops, or op.tensor, that go to the host: a module's input, and all that
+the attention core saves (docs/user-guide/features/fine_grained_activation_offloading.md)."""
+
+
+def is_offloaded(op: str, saved: Saved, modules: tuple[str, ...]) -> bool:
+    """Tell whether `saved` of `op` goes to the host under fine-grained offload of `modules`."""
+    return any(name in (op, f"{op}.{saved.name}") for module in modules for name in FINE_GRAINED.get(module, ()))

@@ -43,6 +43,8 @@ class Line:
     pp: Num
     vpp: Num
     micro_batches: Num
+    listed: bool = False
+    """All stages of the pipeline are here, not the decisive ones alone."""
 
 
 def longest(value: Num) -> Num:
@@ -56,31 +58,75 @@ def longest(value: Num) -> Num:
     return best
 
 
-def longest_path(line: Line, warm: Num, warm_before_last: Num, chunks: Num, idle: Num) -> Num:
-    """Return the longest path, () or (N,), of stages that warm up with `warm` passes of a chunk, 1 / `chunks` of the stage each.
+def longest_path(line: Line, each: float, more: Num, chunks: Num, idle: Num) -> Num:
+    """Return the longest path, () or (N,), where a stage warms up with `each` passes for every stage behind it and `more` beside, of
+    chunks that are 1 / `chunks` of the stage; `idle`: passes that every stage waits beside.
 
-    `warm_before_last`: of the last stage but one, which may not have been evaluated; `idle`: passes that every stage waits beside.
-    Exact where all stages were evaluated (1F1B) or those between the second and the last are alike.
+    Exact for 1F1B where all stages were evaluated; else the stages between the second and the last are taken as alike.
     """
     stages = num(line.forward).shape[-1] if num(line.forward).ndim else 1
-    passes = _flat(line.micro_batches * chunks)
     share = 1.0 / _flat(chunks)
-    total = _flat(line.forward_sum + line.backward_sum) * share
-    waited = _flat(idle)
-    w = [_column(warm, s) for s in range(stages)]
-    u = [np.minimum(x, passes - 1.0) for x in w]
-    forward, backward = ([_column(x, s) * share for s in range(stages)] for x in (line.forward, line.backward))
-    before = [_column(line.before, s) * share for s in range(stages)]
+    last, extra = _flat(line.micro_batches * chunks) - 1.0, _flat(more)
+    behind = [_column(line.behind, s) for s in range(stages)]
+    warm = [np.minimum(each * x + extra, last) for x in behind]
+    forward, backward, before = ([_column(x, s) * share for s in range(stages)] for x in (line.forward, line.backward, line.before))
     time = [f + b for f, b in zip(forward, backward, strict=True)]
-    end = total - time[-1]
-    rest = np.minimum(_flat(warm_before_last), passes - 1.0)
-    down = _ways([b + t for b, t in zip(before, time, strict=True)], u, forward, end, rest)
-    up = _ways([b + t for b, t in zip(before, time, strict=True)], u, backward, end, rest)
-    best: Num = 0.0
-    for s in range(stages):
-        path = (passes - u[s] - 1.0 + waited) * time[s] - before[s] - time[s] + down[s] + up[s]
-        best = np.maximum(best, np.where(w[s] <= passes - 1.0, path, 0.0))
-    return best
+    total = _flat(line.forward_sum + line.backward_sum) * share
+    place = _Place(
+        reached=[x + t for x, t in zip(before, time, strict=True)],
+        warm=warm,
+        end=total - time[-1],
+        end_warm=np.where(behind[max(stages - 2, 0)] > 0.0, np.minimum(each + extra, last), 0.0),
+    )
+    down, up = place.ways(forward), place.ways(backward)
+    best = (last - warm[-1] + _flat(idle)) * time[-1] - place.reached[-1] + down[-1] + up[-1]
+    for s in range(stages - 1):
+        path = (last - warm[s] + _flat(idle)) * time[s] - place.reached[s] + down[s] + up[s]
+        best = np.maximum(best, np.where(each * behind[s] + extra <= last, path, 0.0))
+    if stages < 3 or line.listed:
+        return best
+    return np.maximum(best, _middle(place, (forward, backward, time), behind[0], (last, each, extra)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """Where the turns of a path may lie."""
+
+    reached: list[Num]
+    """Sum of the stages up to each one."""
+    warm: list[Num]
+    end: Num
+    """Sum of the stages up to the last but one, which may not have been evaluated; 0 where there is none."""
+    end_warm: Num
+
+    def ways(self, passes: list[Num]) -> list[Num]:
+        """Return for each stage the longest way to a turn at it or a later one: stages up to the turn, and its warm-up at the slowest."""
+        slowest = list(passes)
+        for s in range(1, len(passes)):
+            slowest[s] = np.maximum(slowest[s - 1], passes[s])
+        ways = [r + n * x for r, n, x in zip(self.reached, self.warm, slowest, strict=True)]
+        if len(ways) > 1:
+            ways[-2] = np.maximum(np.maximum(ways[-2], ways[-1]), self.end + self.end_warm * slowest[-2])
+        for s in range(len(ways) - 3, -1, -1):
+            ways[s] = np.maximum(ways[s], ways[s + 1])
+        return ways
+
+
+def _middle(place: _Place, times: tuple[list[Num], list[Num], list[Num]], most_behind: Num, law: tuple[Num, float, Num]) -> Num:
+    """Return the path round one of the alike stages in the middle: the last of them, or where few micro-batches let the first stages
+    only fill and drain, the first stage that turns."""
+    forward, backward, time = times
+    last, each, extra = law
+    first = np.floor((last - extra) / each)
+    behind = np.where((first >= 1.0) & (first < most_behind), first, 1.0)
+    warm = each * behind + extra
+    reached = place.end - (behind - 1.0) * time[1]
+    path = (last - warm) * time[1] - reached
+    for passes in (forward, backward):
+        slowest = np.maximum(passes[0], passes[1])
+        turn = np.maximum(place.reached[-1], place.end + place.end_warm * slowest)
+        path = path + np.maximum(turn, reached + warm * slowest)
+    return np.where((warm <= last) & (most_behind > 1.0), path, 0.0)
 
 
 def _flat(value: Num) -> Num:
@@ -91,16 +137,3 @@ def _flat(value: Num) -> Num:
 def _column(value: Num, stage: int) -> Num:
     x = num(value)
     return x if x.ndim == 0 else x[..., min(stage, x.shape[-1] - 1)]
-
-
-def _ways(reached: list[Num], u: list[Num], passes: list[Num], end: Num, rest: Num) -> list[Num]:
-    """For each stage the longest way to a turn at it or a later one: stages up to the turn, and its warm-up at the slowest of them."""
-    slowest = list(passes)
-    for s in range(1, len(passes)):
-        slowest[s] = np.maximum(slowest[s - 1], passes[s])
-    ways = [r + n * x for r, n, x in zip(reached, u, slowest, strict=True)]
-    if len(ways) > 1:
-        ways[-2] = np.maximum(np.maximum(ways[-2], ways[-1]), end + rest * slowest[-2])
-    for s in range(len(ways) - 3, -1, -1):
-        ways[s] = np.maximum(ways[s], ways[s + 1])
-    return ways

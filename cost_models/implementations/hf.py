@@ -45,8 +45,15 @@ def attention(architecture: Architecture, training: Training, d: Dims, choices: 
         "qkv": (*projections, *padded_updates(c, d.tokens, widths)),
         "rotary": qk_norm(architecture, d, c),
         "core": core(architecture, d, c, sliding=sliding, value_whole=view),
-        "out": (*_out_input(c, d.tokens, width, d.hidden, held), *_residual_dropout(c, d)),
+        "out": (*_out_input(c, d.tokens, width, d.hidden, held), *_residual_dropout(c, d), *_prompt_attention(c, d, width)),
     }
+
+
+def _prompt_attention(c: Code, d: Dims, width: Num) -> tuple[Saved, ...]:
+    """LLaMA-Adapter adds an attention over prompts, scaled by a trained gate, whose gradient needs it (litgpt adapter.py)."""
+    if c.own_lora or not c.frozen:
+        return ()
+    return (Saved(name="prompt_attention", bytes=d.tokens * width * c.compute),)
 
 
 def _out_input(c: Code, tokens: Num, width: Num, hidden: float, held: bool) -> tuple[Saved, ...]:

@@ -39,6 +39,9 @@ class Code:
     compute: float
     """Bytes of a linear layer's input."""
     autocast: bool
+    cpu_autocast: bool
+    """CPU autocast's lists: LayerNorm and pow stay in 16 bits; an attention operator that it does not list gets the fp32 q and k that the
+    rotary tables make, and returns fp32 (traced)."""
     frozen: bool
     """The base weights do not train: no normalised copies, no linear inputs of their own."""
     quantised: bool
@@ -58,7 +61,8 @@ class Code:
     own_lora: bool
     """True low-rank adapters, not prompts or scales."""
     scaled_outputs: bool
-    """LLaMA-Adapter V2: every linear's output is scaled by a trained vector, whose gradient needs the unscaled output."""
+    """LLaMA-Adapter V2: every linear's output is scaled by a trained vector, whose gradient needs the unscaled output but no input; the
+    norms train too, by fp32 copies (litgpt adapter_v2.py, rmsnorm.py)."""
     fused_norm: bool
     """A fused RMSNorm kernel, which keeps its input and one number a row (nanotron's TritonRMSNorm)."""
     fused_mlp: bool
@@ -75,6 +79,7 @@ def code_of(architecture: Architecture, training: Training, d: Dims) -> Code:
         stream=stream_bytes(training, d.act_bytes),
         compute=d.act_bytes,
         autocast=stack.autocast,
+        cpu_autocast=stack.autocast and training.extra.get("autocast_device") == "cpu",
         frozen=frozen,
         quantised=training.method == "qlora",
         adapter=0.0 if not frozen else (4.0 if stack.adapter_fp32 else d.act_bytes),
@@ -109,8 +114,9 @@ def norm(
         )
     fp32 = architecture.family in FP32_NORM
     kept = [Saved(name="norm_input_fp32", bytes=rows * h * 4.0, modules=("layernorm",)), Saved(name="norm_rsqrt", bytes=rows * 4.0)]
-    if not c.frozen:
-        kept.append(Saved(name="normalised", bytes=rows * h * (4.0 if fp32 else c.stream), modules=("layernorm",)))
+    if not c.frozen or c.scaled_outputs:
+        width_bytes = 4.0 if fp32 or c.scaled_outputs else c.stream
+        kept.append(Saved(name="normalised", bytes=rows * h * width_bytes, modules=("layernorm",)))
     if architecture.family in FP32_WEIGHT_NORM:
         kept.append(Saved(name="norm_factor", bytes=count * h * 4.0 + 0.0 * rows))
     return tuple(kept)
@@ -134,6 +140,8 @@ def linear_inputs(
     adapted = float(sum(1 for g in groups if g in c.targets))
     if c.litgpt and fused and adapted:
         adapted = 1.0
+    if not c.own_lora:
+        adapted = 0.0
     kept = []
     if c.autocast:
         kept.append(_cast(c, width, outputs, tokens))
@@ -198,6 +206,8 @@ def core(architecture: Architecture, d: Dims, c: Code, *, sliding: bool, value_w
     k = d.tokens * d.kv_heads * d.qk_dim * w
     v = d.tokens * d.kv_heads * d.v_dim * w
     out = d.tokens * a * d.v_dim * w
+    if c.cpu_autocast and c.kernel == "flash2" and architecture.positional == "rope":
+        q, k, out = q * (4.0 / w), k * (4.0 / w), out * (4.0 / w)
     lse = Saved(name="logsumexp", bytes=d.tokens * a * 4.0, modules=("core_attn",))
     needs_mask = c.masked or (sliding and architecture.sliding_window is not None and d.full_seq >= architecture.sliding_window)
     if c.kernel == "eager":
@@ -255,7 +265,7 @@ def _eager(architecture: Architecture, d: Dims, c: Code, q: Num, out: Num, value
 
 def output_held(architecture: Architecture, c: Code, d: Dims) -> bool:
     """Tell whether the output projection's input is the attention output that the core keeps already."""
-    if c.kernel == "eager" or c.litgpt:
+    if c.kernel == "eager" or c.litgpt or (c.cpu_autocast and c.kernel == "flash2" and architecture.positional == "rope"):
         return False
     if architecture.mla is not None:
         return c.kernel != "flash2"
@@ -272,7 +282,7 @@ def activation(architecture: Architecture, c: Code, tokens: Num, width: Num) -> 
     if name in PYTHON_GELU_COPIES and not c.litgpt:
         copies = PYTHON_GELU_COPIES[name]
         wide = copies * c.compute
-        if c.autocast and name == "gelu_new":
+        if c.autocast and not c.cpu_autocast and name == "gelu_new":
             wide = (copies - 1.0) * 4.0 + c.compute
         return (Saved(name="gelu_steps", bytes=one * wide, modules=("mlp",)),)
     copies = FUSED_COPIES.get(name, 1.0)

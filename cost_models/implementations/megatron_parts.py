@@ -53,7 +53,7 @@ def core(architecture: Architecture, training: Training, d: Dims, *, qkv: tuple[
     output = Saved(name="output", bytes=d.tokens * d.heads * d.v_dim * b)
     if not unfused:
         return (*qkv, Saved(name="logsumexp", bytes=d.tokens * d.heads * 4.0), output)
-    softmax = 4.0 if training.extra.get("softmax") == "fp32" else b
+    softmax = 4.0 if _softmax_fp32(training) else b
     kept = [Saved(name="softmax", bytes=scores * softmax, modules=("core_attn",))]
     if training.dropout > 0.0:
         kept.append(Saved(name="dropout_mask", bytes=scores, modules=("core_attn",)))
@@ -61,6 +61,14 @@ def core(architecture: Architecture, training: Training, d: Dims, *, qkv: tuple[
     elif softmax > b:
         kept.append(Saved(name="softmax_cast", bytes=scores * b, modules=("core_attn",)))
     return (*qkv, *kept, output)
+
+
+def _softmax_fp32(training: Training) -> bool:
+    """Megatron's own softmax without its fused kernel works on an fp32 copy where query-key scaling asks for it
+    (core/fusions/fused_softmax.py, forward_torch_softmax)."""
+    extra = training.extra
+    plain = extra.get("masked_softmax_fusion") == "no" and extra.get("query_key_layer_scaling") == "yes"
+    return plain or extra.get("softmax") == "fp32"
 
 
 def attention(architecture: Architecture, training: Training, d: Dims, *, fused: bool) -> Kept:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.offload import is_offloaded
 from cost_models.choices.recompute import is_dropped
 from cost_models.choices.schedules import interleaved, schedule
 from cost_models.layout import Choices, Layout, micro_batches
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 OFFLOAD_RESIDENT = 2.0
 """Layers (chunks of a pipeline stage) whose activations are on the device while the others are on the host: the one that computes
 and the one being fetched."""
+FINE_GRAINED_RESIDENT = 3.0
+"""The same of Megatron-Core's fine-grained offload: the layer that computes, the one in transfer, and the last one, which stays
+(fine_grained_activation_offload.py marks the last group of each name as not offloadable)."""
+FINE_GRAINED_SOURCE = "Megatron-LM core/pipeline_parallel/fine_grained_activation_offload.py"
 LOSS_SOURCE = (
     "traced for eager torch; Megatron-LM core/tensor_parallel/cross_entropy.py; litgpt chunked_cross_entropy; torchtitan components/loss.py"
 )
@@ -39,6 +44,8 @@ class LayerBytes:
     """Both, after selective recompute."""
     whole: Num
     """Both, nothing dropped."""
+    away: Num
+    """Tensors that fine-grained offload moves to the host; not in `attention`, `feed_forward` and `kept`."""
     first_free: Num
     """What the model's first layer does not keep when its input needs no gradient (frozen embedding)."""
 
@@ -46,11 +53,15 @@ class LayerBytes:
 def layer_bytes(rows: tuple[Op, ...], training: Training, choices: Choices) -> LayerBytes:
     """Add up the saved tensors of one layer."""
     policy = training.extra.get("recompute_policy", "")
+    modules = tuple(m for m in training.extra.get("offload_modules", "").split(",") if m)
+    away: Num = num(0.0)
     attention: Num = num(0.0)
     feed_forward: Num = num(0.0)
     whole: Num = num(0.0)
     for op in rows:
-        kept = add(s.bytes for s in op.saved if not is_dropped(op.name, s, choices, policy))
+        here = tuple(s for s in op.saved if not is_dropped(op.name, s, choices, policy))
+        kept = add(s.bytes for s in here if not is_offloaded(op.name, s, modules))
+        away = away + add(s.bytes for s in here if is_offloaded(op.name, s, modules))
         whole = whole + add(s.bytes for s in op.saved)
         if op.name.startswith("attention"):
             attention = attention + kept
@@ -61,7 +72,9 @@ def layer_bytes(rows: tuple[Op, ...], training: Training, choices: Choices) -> L
         norm = add(s.bytes for s in rows[0].saved if not is_dropped(rows[0].name, s, choices, policy))
         masks = add(s.bytes for op in rows[:3] for s in op.saved if s.name == "adapter_dropout_mask" and op.name != "attention.out")
         free = norm + masks
-    return LayerBytes(attention=attention, feed_forward=feed_forward, kept=attention + feed_forward, whole=whole, first_free=free)
+    return LayerBytes(
+        attention=attention, feed_forward=feed_forward, kept=attention + feed_forward, whole=whole, away=away, first_free=free
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +123,8 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
         kept_logits=saved,
         loss=copies,
         outputs=outputs,
-        offloaded=add(t.value for t in kept) / np.maximum(1.0 - gone, 1e-9) * gone,
+        offloaded=add(t.value for t in kept) / np.maximum(1.0 - gone, 1e-9) * gone
+        + np.maximum(totals.away * flight - totals.away / np.maximum(stages.layers, 1.0) * FINE_GRAINED_RESIDENT, 0.0),
     )
 
 
@@ -139,7 +153,8 @@ def _kept(
     """Terms alive at the end of forward: layer inputs, first layer's rebate, attention, feed-forward, both ends of the model."""
     source = f"saved tensors of the {stack.implementation} implementation × layers × micro-batches in flight"
     kept: list[Term] = []
-    rest = flight * remaining
+    untrained = float(training.extra.get("untrained_layers", "0")) * stages.first_layer
+    rest = flight * remaining * (1.0 - untrained / np.maximum(stages.layers, 1.0))
     if choices.recompute == "full":
         inputs = stages.recomputed * (ops.dims.sp_tokens * ops.dims.hidden * stream_bytes(training, ops.dims.act_bytes))
         text = "s b h × bytes × recomputed layers × in flight"
@@ -148,6 +163,10 @@ def _kept(
     elif np.any(num(totals.first_free)):
         text = "a frozen embedding's output needs no gradient"
         kept.append(Term(name="activations.first_layer", value=-1.0 * totals.first_free * rest, source=text))
+    if np.any(num(totals.away)):
+        window = totals.away / np.maximum(stages.layers, 1.0) * np.minimum(FINE_GRAINED_RESIDENT, flight * stages.layers)
+        text = "offloaded tensors × the layers that compute and are being fetched"
+        kept.append(Term(name="activations.offload_window", value=window, source=FINE_GRAINED_SOURCE, formula=text))
     for name, value in (("attention", totals.attention), ("feed_forward", totals.feed_forward)):
         kept.append(Term(name=f"activations.{name}", value=value * rest, source=source, formula="saved × layers × in flight"))
     if training.framework == "megatron-deepspeed":
@@ -181,6 +200,8 @@ class StageBytes:
     """Nothing dropped."""
     largest_dropped: Num
     """What selective recompute drops of one layer."""
+    away: Num
+    """All layers' tensors under fine-grained offload."""
     first_free: Num
 
 
@@ -190,25 +211,29 @@ def _per_stage(kinds: list[LayerBytes], stages: Stages) -> StageBytes:
     feed_forward: Num = 0.0
     largest: Num = 0.0
     dropped: Num = 0.0
+    away: Num = 0.0
     for kind, count in zip(kinds, stages.kind_layers, strict=True):
         attention = attention + kind.attention * count
         feed_forward = feed_forward + kind.feed_forward * count
         present = np.where(count > 0.0, 1.0, 0.0)
         largest = np.maximum(largest, kind.whole * present)
-        dropped = np.maximum(dropped, (kind.whole - kind.kept) * present)
+        dropped = np.maximum(dropped, (kind.whole - kind.kept - kind.away) * present)
+        away = away + kind.away * count
     return StageBytes(
         attention=attention,
         feed_forward=feed_forward,
         largest_layer=largest,
         largest_dropped=dropped,
+        away=away,
         first_free=kinds[0].first_free * stages.first_layer,
     )
 
 
 def _temporary(ops: ModelOps) -> Num:
-    """Gradients alive inside one layer's backward: of the residual stream and of the widest tensor."""
+    """Gradients alive inside one layer's backward: of the residual stream and of the widest tensor; of routed experts, of their output
+    in token and in expert order, and of gate and up."""
     d = ops.dims
-    wide = np.maximum(d.tokens * d.ffn, d.routed_tokens * d.expert_ffn)
+    wide = np.maximum(d.tokens * d.ffn, d.routed_tokens * 2.0 * (d.hidden + d.expert_ffn))
     return (d.sp_tokens * d.hidden + wide) * d.act_bytes
 
 

@@ -57,8 +57,8 @@ def buffers(training: Training, stack: Stack, regime: Regime, layout: Layout, po
     bucket = _buckets(training, regime, layout, s)
     return Buffers(
         always=(workspace, *_dummy_gradients(training, stack, regime, h, stages)),
-        forward=(*forward, *bucket, *_cast_cache(stack, regime, layout, h)),
-        backward=(*backward, *bucket),
+        forward=(*forward, *bucket, *_cast_cache(stack, regime, layout, h), *_dequantised(training, h, stages)),
+        backward=(*backward, *bucket, *_dequantised(training, h, stages)),
         optimizer=_step(training, stack, regime, layout, s, h.embedding.others * stages.embedding),
     )
 
@@ -68,6 +68,15 @@ def _workspace(pool: Pool) -> float:
     capability = pool.gpu.compute_capability
     old = capability is not None and capability < HOPPER
     return calibration("memory").value("workspace_bytes_before_hopper" if old else "workspace_bytes")
+
+
+def _dequantised(training: Training, h: Held, stages: Stages) -> tuple[Term, ...]:
+    """A 4-bit matmul makes its weight in 16 bits first, in forward and for the input's gradient."""
+    if training.method != "qlora":
+        return ()
+    value = h.largest_quantised * 2.0 + 0.0 * stages.layers
+    source = "bitsandbytes autograd/_functions.py (MatMul4Bit: dequantize_4bit)"
+    return (Term(name="buffers.dequantised", value=value, source=source, formula="largest quantised matrix × 2 bytes"),)
 
 
 def _cast_cache(stack: Stack, regime: Regime, layout: Layout, h: Held) -> tuple[Term, ...]:
@@ -130,12 +139,9 @@ def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: S
         once = np.minimum(part, DEEPSPEED_SUB_GROUP) if layout.choices.zero == 3 else part
         terms.append(Term(name="buffers.step_gradients", value=once * width * on_device, source=DS_SOURCE, formula=text))
     if training.framework == "megatron-deepspeed" and regime.optimizer_from == 0:
-        many = np.where(num(s.gradient_ranks) > 1.0, 1.0, 0.0)
-        flat = np.minimum(DEEPSPEED_BUCKET, s.trained.total) * regime.reduce_bytes * many
-        text = "one flat bucket of fp32 gradients while they are reduced"
-        terms.append(
-            Term(name="buffers.reduce_bucket", value=flat, source="DeepSpeed runtime/engine.py buffered_allreduce_fallback", formula=text)
-        )
+        text = "16-bit copy of the flat fp32 gradients, in which they travel"
+        source = "DeepSpeed runtime/bf16_optimizer.py (get_grads_for_reduction: one flat tensor), runtime/engine.py (allreduce_bucket)"
+        terms.append(Term(name="buffers.reduce_bucket", value=s.trained.total * regime.gradient_bytes, source=source, formula=text))
     if training.framework in MEGATRON and regime.main_gradient_bytes == 2.0:
         text = "fp32 copy of the rank's part of the gradients"
         terms.append(Term(name="buffers.step_gradients", value=part * 4.0 * on_device, source=regime.source, formula=text))

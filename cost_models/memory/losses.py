@@ -17,16 +17,19 @@ LOGIT_BYTES: dict[Loss, float] = {"eager": 12.0, "compiled": 6.0, "chunked": 4.0
 one compiled kernel 6; chunks 2 + 2 (logits and their gradient); fused linear and loss only a chunk; Megatron 2 + 4."""
 NATIVE_FUSION_BYTES = 4.0
 """One more fp32 copy per logit where the loss does not work in place: Megatron's own cross_entropy_loss_fusion, Megatron-DeepSpeed."""
-NARROW_LOSS_BYTES = 10.0
-"""A cross entropy that stays in the logits' 16-bit type: logits, shifted copy, log-softmax and two gradients."""
-TRANSFORMERS = ("hf", "deepspeed", "fsdp")
-"""Frameworks that train transformers' own model classes."""
+NARROW_LOSS_BYTES = 8.0
+"""A cross entropy that stays in the logits' 16-bit type: logits, log-softmax and two gradients."""
+OWN_LOOPS = ("deepspeed", "fsdp")
+"""Frameworks whose training loops over transformers' models hold the output during backward; Hugging Face's Trainer lets it go."""
 SINGLE_COPY_SINCE = "2024-11"
 EARLY_COPIES_BYTES = 4.0
-"""transformers before 4.46 (November 2024) keeps the logits in the output and copies them once more to shift them by one token."""
+"""transformers before 4.46 (November 2024) turns the logits into fp32 in the output and copies them once more to shift them by a token."""
 KERNEL_BYTES = {"in-place": 2.0, "flash": 4.0}
 """`loss_kernel` -> bytes per logit: 16-bit logits, whose gradient the kernel writes over them or beside them
 (flash-attn losses/cross_entropy.py inplace_backward; unsloth kernels/cross_entropy_loss.py)."""
+CHUNK_HIDDEN_BYTES = 6.0
+"""torchtitan's chunks run head, loss and backward one by one (components/loss.py, ChunkedLossWrapper): no logits stay, but the hidden
+states are copied chunk by chunk (2) and their gradient is gathered in fp32 (4)."""
 EAGER_CHUNK = (4.0, 10.0)
 """torchtune's chunks (modules/loss/cross_entropy_loss.py) by single ops: the fp32 log-softmax of every chunk stays until backward; one
 chunk has 16-bit logits, an fp32 copy and an fp32 log-softmax or gradient."""
@@ -70,6 +73,9 @@ def loss_bytes(training: Training, stack: Stack, d: Dims) -> Num:
         return logits * KERNEL_BYTES[kernel]
     if stack.loss == "chunked" and training.framework == "litgpt":
         return fabric_loss_bytes(training, d)
+    if stack.loss == "chunked" and training.framework == "torchtitan":
+        chunk = LOGIT_BYTES["eager" if training.compile is False else "compiled"] / float(named.get("loss_chunks", "8"))
+        return logits * chunk + d.tokens * d.hidden * CHUNK_HIDDEN_BYTES
     if stack.loss == "chunked" and "loss_chunks" in named:
         stay, one = COMPILED_CHUNK if stack.implementation == "compiled" else EAGER_CHUNK
         return logits * (stay + one / float(named["loss_chunks"]))
@@ -84,7 +90,7 @@ def per_logit(training: Training, stack: Stack) -> float:
     """Return the bytes per logit of a loss that holds all of them at once."""
     if stack.loss == "eager" and training.extra.get("loss_dtype") == "16bit":
         return NARROW_LOSS_BYTES
-    early = stack.loss == "eager" and training.framework in TRANSFORMERS and "" < training.date < SINGLE_COPY_SINCE
+    early = stack.loss == "eager" and training.framework in OWN_LOOPS and "" < training.date < SINGLE_COPY_SINCE
     copied = training.framework == "megatron-deepspeed" or training.extra.get("cross_entropy_fusion") == "native"
     native = stack.loss == "vocab-parallel" and copied
     return LOGIT_BYTES[stack.loss] + (NATIVE_FUSION_BYTES if native else 0.0) + (EARLY_COPIES_BYTES if early else 0.0)

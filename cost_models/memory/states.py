@@ -128,6 +128,8 @@ class Held:
     head: Tally
     layer: Tally
     """The largest kind of layer."""
+    largest_quantised: Num
+    """Elements of the largest matrix that QLoRA stores in 4 bits."""
 
 
 def held(architecture: Architecture, training: Training, ops: ModelOps, stages: Stages) -> Held:
@@ -147,7 +149,10 @@ def held(architecture: Architecture, training: Training, ops: ModelOps, stages: 
     largest = kinds[0]
     for kind in kinds[1:]:
         largest = largest.at_least(kind)
-    return Held(stage=stage, embedding=embedding, head=head, layer=largest)
+    widest: Num = 0.0
+    for p in (p for _, rows in ops.kinds for op in rows for p in op.params if p.quantizable):
+        widest = np.maximum(widest, p.largest)
+    return Held(stage=stage, embedding=embedding, head=head, layer=largest, largest_quantised=widest)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

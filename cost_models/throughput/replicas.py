@@ -71,6 +71,7 @@ def zero3(u: Unit, r: Replicas, regime: Regime, training: Training, stack: Softw
         gather, reduce = gather + more, reduce + more
     u.zero_f = gather
     u.zero_b = gather + reduce
+    u.zero_again = stack.zero_again
     u.zero_exposed_f = _behind(u.zero_f, u.forward, stack.fsdp_hidden)
     u.zero_exposed_b = _behind(u.zero_b, u.backward, stack.fsdp_hidden)
     u.forward = u.forward + u.zero_exposed_f

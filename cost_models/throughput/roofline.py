@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from hardware.spec import Gpu
 
 TILE = 128.0
-FP32_ACCUMULATE_BYTES = 8.0
-"""A weight gradient reads and writes its fp32 accumulator."""
+ALIGNED = 8.0
+"""Elements: tensor cores want 16-bit operands whose rows begin at multiples of 16 bytes (NVIDIA, matrix multiplication guide)."""
 EAGER_FORWARD_BYTES = 11.0
 EAGER_BACKWARD_BYTES = 19.0
 """HBM bytes per score of unfused attention with a fused softmax (fitted on unfused rows of the run table)."""
@@ -52,6 +52,8 @@ class Rates:
     attention_s0: float
     attention_head0: float
     eager_flop_per_second: float
+    eager_unaligned: float
+    """Rate of the batched products of unfused attention with a head size that is no multiple of ALIGNED / with one that is."""
     element_bytes: float
     """Bytes of a GEMM operand."""
     quantised: bool
@@ -85,6 +87,7 @@ def rates(training: Training, stack: Software, gpu: Gpu) -> Rates:
         attention_s0=value(gpu, "attention_s0"),
         attention_head0=value(gpu, "attention_head0"),
         eager_flop_per_second=wide_peak * fraction * value(gpu, "attention_eager_fraction"),
+        eager_unaligned=value(gpu, "attention_eager_unaligned"),
         element_bytes=4.0 if training.precision == "fp32" else 1.0 if quantised else 2.0,
         quantised=quantised,
     )
@@ -147,6 +150,8 @@ def attention_seconds(r: Rates, stack: Software, a: AttentionCore, *, act_bytes:
     scores = a.batch * a.heads * a.q_len * a.kv_len
     if stack.attention == "eager":
         products = scores * (2.0 * (a.qk_dim + a.v_dim))
+        if a.qk_dim % ALIGNED or a.v_dim % ALIGNED:
+            products = products / r.eager_unaligned
         wide = act_bytes / 2.0
         forward = products / r.eager_flop_per_second + memory_seconds(r, scores * (EAGER_FORWARD_BYTES * wide), 4.0)
         backward = products * (2.0 / r.eager_flop_per_second) + memory_seconds(r, scores * (EAGER_BACKWARD_BYTES * wide), 6.0)

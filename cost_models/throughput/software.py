@@ -77,6 +77,8 @@ class Software:
     """Expert exchange sends a token once to each server (DeepEP, HybridEP) and not once for each expert."""
     zero_messages: float
     """Collectives into which ZeRO-3 cuts the gather of one layer."""
+    zero_again: bool
+    """A recomputed forward gathers the weights once more, before backward does (DeepSpeed's hooks release them in between)."""
     quantise_bytes: float
     """HBM bytes to cast one 16-bit element to fp8."""
     fp8_factor: float
@@ -114,7 +116,8 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         moe_memory_factor=table.value(f"moe_memory_{era}"),
         clamped_factor=table.value(f"clamped_{era}"),
         dispatch_once=_dispatch_once(training, name),
-        zero_messages=table.value("zero3_messages_2021") if training.framework == "deepspeed" and "" < training.date < "2022" else 1.0,
+        zero_messages=table.value("zero3_messages_2021") if early_zero3(training) else 1.0,
+        zero_again=early_zero3(training),
         quantise_bytes=table.value("quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"),
         fp8_factor=_fp8_factor(training),
     )
@@ -202,8 +205,15 @@ def _graphs(training: Training) -> float:
     return table.value("graph_attention") if "attn" in given else table.value("graph_router")
 
 
+def early_zero3(training: Training) -> bool:
+    """Return whether ZeRO-3 is that of 2021: no prefetch, each parameter gathered by a collective of its own, once more to recompute."""
+    return training.framework == "deepspeed" and "" < training.date < "2022"
+
+
 def _fsdp_hidden(training: Training) -> float:
     table = calibration("software")
+    if early_zero3(training):
+        return 0.0
     kind = training.framework if training.framework in ("torchtitan", "deepspeed") else "fsdp"
     return table.value(f"fsdp_hidden_{'torchtitan' if training.framework == 'megatron' else kind}")
 

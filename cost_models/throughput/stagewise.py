@@ -93,39 +93,49 @@ def _kind_totals(architecture: Architecture, kinds: int) -> tuple[float, ...]:
 def line(layout: Layout, held: Stages, micro_batches: Num, stage: tuple[Num, Num, Num], whole: tuple[Num, Num, Num]) -> Line:
     """Return the pipeline of (forward, backward, weight) seconds of the evaluated stages and of the whole model.
 
-    The three decisive stages (first, second, last) stand for all of them unless the layout lists the layers of each stage.
+    The decisive stages (first, second, some more, last) stand for all of them unless the layout lists the layers of each stage.
     """
     pp = num(layout.degrees.pp)
     behind = pp - 1.0 - held.index
     forward, backward, weight = (num(x) + 0.0 * behind for x in stage)
     time = forward + backward
     if layout.stage_layers is not None:
-        after = _after(time)
+        before = _before(time)
         sums: tuple[Num, ...] = tuple(_total(x) for x in (forward, backward, weight))
     else:
         sums = whole
-        rest = np.where(held.index == 0.0, 0.0, time[..., :1])
-        after = np.where(behind > 0.0, whole[0] + whole[1] - time - rest, 0.0)
+        before = _before_decisive(time, num(held.index), pp, num(whole[0]) + whole[1])
     return Line(
         forward=forward,
         backward=backward,
         weight=weight,
         behind=behind,
-        after=after,
+        before=before,
         forward_sum=sums[0],
         backward_sum=sums[1],
         weight_sum=sums[2],
         pp=pp,
         vpp=num(layout.degrees.vpp),
         micro_batches=num(micro_batches),
+        listed=layout.stage_layers is not None,
     )
 
 
-def _after(time: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    after = np.zeros_like(time)
-    for i in range(time.shape[-1] - 2, -1, -1):
-        after[..., i] = after[..., i + 1] + time[..., i + 1]
-    return after
+def _before(time: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    before = np.zeros_like(time)
+    for i in range(1, time.shape[-1]):
+        before[..., i] = before[..., i - 1] + time[..., i - 1]
+    return before
+
+
+def _before_decisive(
+    time: npt.NDArray[np.float64], index: npt.NDArray[np.float64], pp: Num, total: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Sum of the stages before each: what the first and the last leave is spread evenly over those between them."""
+    first, last = time[..., :1], time[..., -1:]
+    middle = (total - first - last) / np.maximum(num(pp) - 2.0, 1.0)
+    inner = first + (index - 1.0) * middle
+    return np.where(index == 0.0, 0.0, np.where(index == num(pp) - 1.0, total - last, inner))
 
 
 def _total(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

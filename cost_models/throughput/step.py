@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,6 @@ from cost_models.throughput.software import Software, software
 from cost_models.throughput.stagewise import Parts, decisive, flat, line, parts, slowest
 from cost_models.throughput.terms import pipeline_terms, rerun, stage_terms, step_terms
 from cost_models.throughput.units import Context, unit
-from cost_models.transformer import count_parameters
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
@@ -31,8 +29,10 @@ if TYPE_CHECKING:
     from hardware.spec import Pool
 
 
-def step_time(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, stages: Stages) -> TimeCost:
-    """Return the seconds of one optimizer step with their ledger, rates and utilisation.
+def step_time(
+    architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, stages: Stages, *, parameters_used: float
+) -> TimeCost:
+    """Return the seconds of one optimizer step with their ledger, rates and utilisation. `parameters_used`: by a token (for model FLOP).
 
     Shapes: totals () or (N,), stage seconds (K,) or (N, K). Method `inference`: one forward of the global batch (prefill); the term
     `decode.step` beside it is the time of one further token and no part of the sum. Raises ValueError for a type that the GPU lacks.
@@ -55,7 +55,7 @@ def step_time(architecture: Architecture, training: Training, layout: Layout, po
         ledger = ledger + Ledger("s", (_decode(architecture, training, p, r, ops),))
     step = ledger.exposed
     tokens = float(training.global_batch) * training.seq
-    model, hardware = _flop(architecture, training, p, forward, backward, tokens)
+    model, hardware = _flop(architecture, training, p, parameters_used, tokens)
     gpus = float(pool.count)
     peak = gpus * r.dense_peak_flop_per_second
     return TimeCost(
@@ -221,18 +221,11 @@ def _host_terms(before: Ledger, stack: Software, pool: Pool) -> list[Term]:
     ]
 
 
-@cache
-def _parameters_used(architecture: Architecture) -> float:
-    return float(count_parameters(architecture).active_without_token_embedding)
-
-
-def _flop(
-    architecture: Architecture, training: Training, p: Parts, forward: tuple[Num, Num], backward: tuple[Num, Num], tokens: float
-) -> tuple[float, Num]:
+def _flop(architecture: Architecture, training: Training, p: Parts, parameters_used: float, tokens: float) -> tuple[float, Num]:
     """Model FLOP: 6 per parameter used and token and 12 × layers × heads × head size × sequence (inference 2 and 4); and with recompute."""
     passes = 1.0 if training.method == "inference" else 3.0
     attention = 4.0 * architecture.layers * architecture.heads * architecture.head_dim * training.seq
-    once = tokens * (2.0 * _parameters_used(architecture) + attention)
+    once = tokens * (2.0 * parameters_used + attention)
     ratio = p.whole(lambda u: u.gemm_f + u.attention_f)
     again = p.whole(lambda u: u.again_products) + p.again_whole(lambda u: u.gemm_f + u.attention_f)
     return once * passes, once * (passes + flat(again / ratio))

@@ -91,8 +91,9 @@ def stage_terms(p: Parts, pick: Pick, m: Num, training: Training) -> list[Term]:
 
 
 def rerun(u: Unit) -> Num:
-    """Return the seconds of a recomputed forward: without the ZeRO gather (backward's serves it too) and without a second offload."""
-    return u.forward - u.zero_exposed_f - u.offload_exposed_f - u.kept_f
+    """Return the seconds of a recomputed forward: without a second offload, and without a ZeRO gather where backward's serves it too."""
+    gathered: Num = 0.0 if u.zero_again else u.zero_exposed_f
+    return u.forward - gathered - u.offload_exposed_f - u.kept_f
 
 
 def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: Pick) -> Num:

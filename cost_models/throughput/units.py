@@ -66,6 +66,8 @@ class Unit:
     zero_b: Num = 0.0
     zero_exposed_f: Num = 0.0
     zero_exposed_b: Num = 0.0
+    zero_again: bool = False
+    """A recomputed forward gathers too."""
     offload_f: Num = 0.0
     offload_b: Num = 0.0
     offload_exposed_f: Num = 0.0

@@ -47,7 +47,8 @@ _WHAT: list[Flag] = [
     Flag("--model", "NAME|FILE", str, "A catalogue name, a bare size (30b), a Hub config.json (file or folder) or a TOML file."),
     Flag("--cluster", "TEXT|FILE", str, "32xA100-80G, 4x8xH100-80G, 16xp5.48xlarge, 8xA100-80G+4xRTX3090-24G or a TOML file."),
     Flag("--free-memory", "SIZE", str, "What is left of each card where it is shared: 60GiB."),
-    Flag("--margin", "PART", real, "Part of the capacity that stays free.  [default: 0.05]"),
+    Flag("--confidence", "PART", real, "Probability of fit from which a plan fits, from measured errors.  [default: 0.95]"),
+    Flag("--margin", "PART", real, "Part of the capacity that stays free, instead of --confidence."),
 ]
 _TRAINING: list[Flag] = [
     Flag("--method", "full|lora|qlora|inference", str, "What is trained.  [default: full]"),

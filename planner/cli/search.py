@@ -9,7 +9,7 @@ import click
 from planner.cli.explain import Wanted, explain_options, parse_explain
 from planner.cli.export import export_options, parse_exports, write_exports
 from planner.cli.options import RequestCommand, given_words, layout_words, read_request, request_options
-from planner.cli.output import Output, output_options
+from planner.cli.output import Failure, Output, output_options
 from planner.cli.progress import progress_line
 from planner.cli.sizes import could_mean
 from planner.cli.wishes import answered, check_questions, wish_options, wish_request
@@ -53,7 +53,10 @@ def command(
     with output.timed("report"):
         _report(context, output, request, resolved, result, explained, answers)
     if not result.plans:
-        return NO_PLAN
+        over_pools = result.mixed is not None and bool(result.mixed.plans)
+        if wanted and over_pools:
+            raise Failure(["no pool alone holds a plan, and plans over several pools are not exported"])
+        return 0 if over_pools else NO_PLAN
     if wanted:
         with output.timed("export"):
             write_exports([(export, best_for(export.exporter, resolved, result)) for export in wanted], force=force)
@@ -96,9 +99,11 @@ def _report(
         from planner.report.answer_documents import further_fields
         from planner.report.documents import search_document
         from planner.report.explanation import explanation_record
+        from planner.report.mixed_documents import mixed_record
 
         record = None if explained is None else explanation_record(explained)
-        output.document(search_document(result, resolved.assumed, resolved.warnings, request.top, record, lengths, further_fields(result, answers)))
+        mixed = None if result.mixed is None else mixed_record(result.mixed, request.top)
+        output.document(search_document(result, resolved.assumed, resolved.warnings, request.top, record, lengths, further_fields(result, answers), mixed))
         return
     from planner.report.answers import answer_lines
     from planner.report.lengths import lengths_lines

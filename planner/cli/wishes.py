@@ -81,7 +81,7 @@ def answered(
     by_time = replace(resolved, objective="time")
 
     def exists(asked: Resolved) -> Plan | None:
-        return any_plan(asked, frameworks) or best(asked)
+        return any_plan(asked, frameworks, best)
 
     def found(asked: Resolved) -> SearchResult:
         return search(asked, top=1, remedies=False, progress=progress)

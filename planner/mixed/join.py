@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.ledger import Ledger, Term, add
 from cost_models.numeric import num
@@ -22,6 +23,7 @@ from hardware.calibration import calibration
 if TYPE_CHECKING:
     from hardware.spec import Pool
 
+Array = npt.NDArray[np.float64]
 STRAGGLERS = "host.stragglers"
 AFTER = ("dp.gather", "optimizer.update", "offload.cpu_optimizer", "offload.transfer", "host.between_steps")
 """Terms that follow the gradient reduction."""
@@ -30,16 +32,16 @@ ONCE = ("dp.reduce", *AFTER)
 WHALE = "Whale (arXiv 2011.09208), section 3.3"
 
 
-def exposed(term: Term) -> float:
-    """Return what a term of a single evaluation adds to the step."""
-    return float(num(term.value if term.exposed is None else term.exposed).reshape(-1)[0])
+def exposed(term: Term) -> Array:
+    """Return what a term adds to the step, of one evaluation or of a batch."""
+    return num(term.value if term.exposed is None else term.exposed)
 
 
-def before_and_after(ledger: Ledger) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
+def before_and_after(ledger: Ledger) -> tuple[Array, Array]:
     """Return the exposed seconds up to the gradient reduction inside the pool, and after it, of one layout or a batch; no stragglers."""
     after = Ledger(ledger.unit, tuple(t for t in ledger.terms if t.name in AFTER))
     counted = [t for t in ledger.terms if t.name not in (*AFTER, STRAGGLERS, "decode.step")]
-    return add(t.value if t.exposed is None else t.exposed for t in counted), after.exposed
+    return add(exposed(t) for t in counted), after.exposed
 
 
 def stragglers(pools: Sequence[Pool], seconds: float) -> Term:
@@ -78,7 +80,7 @@ def stages_ledger(work: Sequence[Term], ledgers: Sequence[Ledger], pools: Sequen
     for name in ONCE:
         found = [t for ledger in ledgers for t in ledger.terms if t.name == name]
         if found:
-            terms.append(max(found, key=exposed))
+            terms.append(max(found, key=lambda term: float(exposed(term).reshape(-1)[0])))
     return _closed(terms, pools)
 
 

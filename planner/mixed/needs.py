@@ -18,7 +18,7 @@ _UNEVEN_STAGES = {
 }
 _ONE_BATCH = {
     "megatron": "Megatron-LM gives all ranks one micro-batch and one count (core/num_microbatches_calculator.py): a change to it",
-    "deepspeed": "DeepSpeed checks one micro-batch × accumulation × ranks for all (runtime/config.py): a configuration per rank, and no check",
+    "deepspeed": "DeepSpeed checks one micro-batch × accumulation × ranks for all (runtime/config.py): a configuration per rank",
     "torchtitan": "torchtitan gives all ranks one local batch (trainer.py): a change to it",
     "fsdp": "a training loop with its own accumulation on each rank (no_sync of FSDP or DDP)",
     "hf": "a training loop with its own accumulation on each rank (no_sync of DDP)",
@@ -36,7 +36,7 @@ def stage_needs(framework: str, layout: Layout, parts: Sequence[MixedPart]) -> t
     said = [f"stages of unequal size: {given}", f"ranks in the order of the stages (pipeline outermost): {order}"]
     again = layout.stage_recompute or ()
     if len(set(again)) > 1 and any(again):
-        said.append(f"recompute set per stage ({', '.join(f'{n}' for n in again)} layers): --recompute-num-layers is one number for all ranks")
+        said.append(f"recompute per stage ({', '.join(f'{n}' for n in again)} layers): one --recompute-num-layers serves all ranks")
     return (*said, _one_build())
 
 
@@ -44,7 +44,8 @@ def replica_needs(plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return what replicas with unequal shares need."""
     framework = plans[0].training.framework
     shares = " and ".join(
-        f"{p.training.global_batch:,} = {_whole(p, 'dp')} × {_whole(p, 'micro_batch')} × {p.micro_batches} on {p.pool.gpu.name}" for p in plans
+        f"{p.training.global_batch:,} = {_whole(p, 'dp')} × {_whole(p, 'micro_batch')} × {p.micro_batches} on {p.pool.gpu.name}"
+        for p in plans
     )
     said = [
         f"a micro-batch and accumulation per pool (samples = dp × micro-batch × accumulation: {shares}):"

@@ -2,7 +2,7 @@
 
 Shares are chosen so that the slowest pool's gradients come as early as possible, weighed against what follows (optimizer, offload). The
 choice runs on lower bounds of each row's time; the rows of the best split are then evaluated at their share and checked against the laws,
-and the choice is repeated with the true times until it stands (so nothing that the bounds span is better).
+and the choice is repeated with the true times until it stands (so nothing that the bounds span is better by more than GAP).
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from cost_models.layout import Degrees, Layout
 from cost_models.numeric import num
 from cost_models.stages import layer_kinds
 from cost_models.transformer import model_ops
-from planner.evaluate import plan
+from planner.evaluate import evaluate, fits_alone, plan
 from planner.mixed.join import before_and_after, replicas_ledger
 from planner.mixed.needs import replica_needs
 from planner.mixed.ways import Ways, ways
-from planner.plan import MixedPart, MixedPlan, Plan
+from planner.plan import MixedPart, MixedPlan
 from planner.rules import broken
 from planner.rules.wishes import wish_rules
 
 if TYPE_CHECKING:
+    from cost_models.result import Cost
     from hardware.spec import Pool
     from planner.case import Case
     from planner.mixed.link import Link
+    from planner.plan import Plan
 
 Array = npt.NDArray[np.float64]
 Shares = npt.NDArray[np.int64]
@@ -39,6 +41,8 @@ SHARES = 1024
 """Splits of the batch that are compared: beyond this many samples, in steps of the batch's smallest divisor that leaves no more."""
 ROUNDS = 400
 """Times that the choice is repeated with true times."""
+GAP = 1e-3
+"""Relative: the choice stands where no bound promises a step shorter by more than this."""
 
 
 class Replicas:
@@ -58,28 +62,38 @@ class Replicas:
         self.shares: Shares = np.arange(0, batch + 1, self.unit, dtype=np.int64)
         self.bounds = [np.where(self.shares[None, :] > 0, w.bound(self.shares), np.inf) for w in self.rows]
         self.afters = [w.after.copy() for w in self.rows]
-        self.true: dict[tuple[int, int, int], Plan] = {}
+        self.true: dict[tuple[int, int, int], Cost | None] = {}
+        self.proved = True
 
     def best(self) -> MixedPlan | None:
-        """Return the best split; None where no split is lawful. Evaluates rows until the best split's times are true."""
+        """Return the best split; None where no split is lawful. Evaluates rows until no bound promises more than GAP of the step."""
+        seconds, best = np.inf, None
         for _ in range(ROUNDS):
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise TimeoutError
-            split = self._split()
-            if split is None:
-                return None
-            unknown = [(k, row, share) for k, (row, share) in enumerate(split) if (k, row, share) not in self.true]
-            if not unknown:
-                return self._joined(split)
-            for k, row, share in unknown:
-                self._evaluate(k, row, share)
-        return None
+            bound, split = self._split()
+            if split is None or seconds <= bound * (1.0 + GAP):
+                break
+            for k, (row, share) in enumerate(split):
+                if (k, row, share) not in self.true:
+                    self._evaluate(k, row, share)
+            found = self._true_seconds(split)
+            if found < seconds:
+                seconds, best = found, split
+        else:
+            self.proved = False
+        return None if best is None else self._joined(best)
 
-    def _split(self) -> list[tuple[int, int]] | None:
-        """Return (row, index of the share) of each pool with the least sum of slowest gradient and slowest rest, by the bounds: the rest
+    def _true_seconds(self, split: list[tuple[int, int]]) -> float:
+        """Seconds up to the reduction and after it of an evaluated split; infinite where a part is not lawful or does not fit."""
+        taken = [(self.bounds[k][row, share], self.afters[k][row]) for k, (row, share) in enumerate(split)]
+        return float(max(before for before, _ in taken) + max(after for _, after in taken))
+
+    def _split(self) -> tuple[float, list[tuple[int, int]] | None]:
+        """Return the least sum of slowest gradient and slowest rest, by the bounds, and (row, index of the share) of each pool: the rest
         is limited to one value after another, and rows that keep it compete for the earliest gradient."""
         limits = np.unique(np.concatenate(self.afters))
-        best, chosen = np.inf, None
+        best, chosen = float("inf"), None
         fastest = [np.full(len(self.shares), np.inf) for _ in self.cases]
         taken = [np.zeros(len(self.shares), dtype=np.int64) for _ in self.cases]
         done = [np.zeros(len(after), dtype=bool) for after in self.afters]
@@ -96,18 +110,18 @@ class Replicas:
             if value + limit < best:
                 best = value + float(limit)
                 chosen = [(int(taken[k][s]), s) for k, s in enumerate(shares)]
-        return chosen
+        return best, chosen
 
     def _evaluate(self, k: int, row: int, share: int) -> None:
         """Replace the bound of a row at a share by its true time; infinite where it breaks a law or does not fit."""
         case, layout = self.case_at(k, share), self.rows[k].layouts[row]
         wished = all(np.all(rule.holds(case, layout)) for rule in wish_rules(case))
-        made = plan(case, layout) if wished and not broken(case, layout) else None
-        if made is None or not made.fits:
+        made = evaluate(case, layout) if wished and not broken(case, layout) else None
+        self.true[k, row, share] = made
+        if made is None or not fits_alone(replace(case, wishes=()), layout, made):
             self.bounds[k][row, share] = np.inf
             return
-        self.true[k, row, share] = made
-        before, after = before_and_after(made.cost.time.ledger)
+        before, after = before_and_after(made.time.ledger)
         self.bounds[k][row, share] = float(before)
         self.afters[k][row] = float(after)
 
@@ -117,7 +131,7 @@ class Replicas:
         return replace(case, training=case.training.model_copy(update={"global_batch": int(self.shares[share])}))
 
     def _joined(self, split: list[tuple[int, int]]) -> MixedPlan:
-        plans = [self.true[k, row, share] for k, (row, share) in enumerate(split)]
+        plans = [plan(self.case_at(k, s), self.rows[k].layouts[r], self.true[k, r, s]) for k, (r, s) in enumerate(split)]
         pools: list[Pool] = [case.pool for case in self.cases]
         between = self.link.reduce_seconds(pools, max(gradient_bytes(self.cases[0], p) for p in plans))
         ledger = replicas_ledger([p.cost.time.ledger for p in plans], pools, between)

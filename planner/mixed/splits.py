@@ -25,22 +25,27 @@ class Tables:
 
     forward: Array
     backward: Array
+    once: tuple[Array, ...] = ()
+    """Seconds of each term that occurs once a step, of which the slowest stage counts; in the same shape."""
 
     @property
     def layers(self) -> int:
         """Layers of the model."""
-        return self.forward.shape[1]
+        return int(self.forward.shape[1])
 
     @property
     def both(self) -> Array:
         """Forward and backward together."""
         return self.forward + self.backward
 
-    def of(self, splits: Whole) -> tuple[Array, Array]:
-        """Return (forward, backward) of splits (S, stages), each (S, stages)."""
+    def of(self, splits: Whole) -> tuple[Array, Array, Array]:
+        """Return (forward, backward) of splits (S, stages), each (S, stages), and what comes once a step, (S,)."""
         starts = np.concatenate([np.zeros((len(splits), 1), dtype=np.int64), np.cumsum(splits, axis=1)[:, :-1]], axis=1)
         stage = np.arange(splits.shape[1])[None, :]
-        return self.forward[stage, starts, splits], self.backward[stage, starts, splits]
+        once = np.zeros(len(splits))
+        for term in self.once:
+            once = once + np.max(term[stage, starts, splits], axis=1)
+        return self.forward[stage, starts, splits], self.backward[stage, starts, splits], once
 
 
 Formula = Callable[[Array, Array], Array]
@@ -48,14 +53,15 @@ Formula = Callable[[Array, Array], Array]
 
 
 def best_split(tables: Tables, formula: Formula) -> tuple[tuple[int, ...], float, bool] | None:
-    """Return (layers of each stage, seconds, whether every split was compared); None where no split fits. The first of equals wins."""
+    """Return (layers of each stage, seconds of a step, whether every split was compared); None where no split fits. The first of equals wins."""
     splits = _all(tables)
     exhaustive = splits is not None
     if splits is None:
         splits = _fastest(tables)
     if not len(splits):
         return None
-    seconds = formula(*tables.of(splits))
+    forward, backward, once = tables.of(splits)
+    seconds = formula(forward, backward) + once
     at = int(np.argmin(seconds))
     return tuple(int(n) for n in splits[at]), float(seconds[at]), exhaustive
 

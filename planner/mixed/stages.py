@@ -7,25 +7,21 @@ pipeline could be; from the most promising on, the layers of each stage are chos
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
-from itertools import permutations, product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.choices.schedules import schedule
-from cost_models.layout import Layout
 from cost_models.ledger import Term
 from cost_models.numeric import num
 from cost_models.stages import Stages, layer_kinds
-from cost_models.throughput.collectives import fabric, send_seconds
 from cost_models.throughput.stagewise import line
 from planner.evaluate import held_cost, plan
-from planner.mixed.grid import Grid, grids
-from planner.mixed.join import WHALE, stages_ledger
+from planner.mixed.candidates import Candidate, Sends, all_candidates, promising
+from planner.mixed.join import ONCE, WHALE, exposed, stages_ledger
 from planner.mixed.needs import stage_needs
 from planner.mixed.splits import Tables, best_split
 from planner.plan import MixedPart, MixedPlan
@@ -34,6 +30,7 @@ from planner.rules.frameworks import SUPPORT
 from planner.rules.wishes import wish_rules
 
 if TYPE_CHECKING:
+    from cost_models.layout import Layout
     from cost_models.result import Cost
     from planner.case import Case
     from planner.mixed.link import Link
@@ -41,12 +38,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 UNEVEN = ("megatron", "torchtitan")
 """Frameworks that take any split of the layers over stages."""
-ORDERED = 3
-"""Pools up to which every order along the pipeline is tried; beyond, the given one and that by memory."""
-COUNTED = 8
-"""Stages of a pool up to which every number is tried; beyond, all of them, a half, a quarter, …"""
-CANDIDATES = 100_000
-TOLERANCE = 1e-9
 SOLVED = 200
 """Pipelines whose layers are chosen: those that could beat the best plan of other kinds, by their bound."""
 SLOW = 24
@@ -55,36 +46,6 @@ WINDOW = 4
 """Where layers are of several kinds, a stage starts and holds at most this many layers off its share."""
 RECOMPUTED = 9
 """Numbers of recomputed layers that are tried for a stage."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
-    """A grid, an order of the pools, and how many stages each has."""
-
-    grid: Grid
-    order: tuple[int, ...]
-    """Pools along the pipeline."""
-    counts: tuple[int, ...]
-    """Stages of each, in that order."""
-    variant: int
-    bound_seconds: float
-    """No split of the layers makes the pipeline faster (a wide bound until its turn comes)."""
-
-    @property
-    def pp(self) -> int:
-        """Stages of the pipeline."""
-        return sum(self.counts)
-
-    @property
-    def owner(self) -> tuple[int, ...]:
-        """Pool of each stage."""
-        return tuple(k for k, n in zip(self.order, self.counts, strict=True) for _ in range(n))
-
-    @property
-    def layout(self) -> Layout:
-        """The pipeline, its layers still open."""
-        base = self.grid.layout
-        return replace(base, degrees=replace(base.degrees, pp=float(self.pp)), choices=self.grid.variants[self.variant])
 
 
 @dataclass(kw_only=True, slots=True)
@@ -110,7 +71,10 @@ def best_stages(cases: Sequence[Case], link: Link, deadline: float | None, targe
     looked = Looked()
     best: MixedPlan | None = None
     sends = Sends(cases, link)
-    for candidate in _promising(cases, sends, looked):
+    waiting = list(all_candidates(cases))
+    looked.candidates = len(waiting)
+    for candidate in promising(waiting, cases, sends):
+        looked.bound_seconds = min(looked.bound_seconds, candidate.bound_seconds)
         if best is not None and candidate.bound_seconds >= best.step_seconds:
             break
         if looked.solved >= (SOLVED if candidate.bound_seconds < target else SLOW):
@@ -123,146 +87,6 @@ def best_stages(cases: Sequence[Case], link: Link, deadline: float | None, targe
         if made is not None and (best is None or made.step_seconds < best.step_seconds):
             best = made
     return best, looked
-
-
-def _promising(cases: Sequence[Case], sends: Sends, looked: Looked) -> Iterator[Candidate]:
-    """Yield pipelines by their bound, the least first: a cheap bound for all, better ones for those whose turn it is."""
-    alike = len(layer_kinds(cases[0].architecture)[0]) == 1
-    waiting = [(c.bound_seconds, c.pp, number, 0, c) for number, c in enumerate(_candidates(cases))]
-    looked.candidates = len(waiting)
-    heapify(waiting)
-    while waiting:
-        bound, pp, number, level, candidate = heappop(waiting)
-        if level == 2:
-            looked.bound_seconds = min(looked.bound_seconds, bound)
-            yield candidate
-            continue
-        sent = sends(candidate.grid, candidate.order, candidate.counts)
-        if level == 0:
-            better = path_bound(candidate, cases[0].architecture.layers, sent)
-        else:
-            better = candidate.grid.micro_batches * pace(candidate, cases[0].architecture.layers, sent) if alike else 0.0
-        if np.isfinite(better):
-            bound = max(bound, better)
-            heappush(waiting, (bound, pp, number, level + 1, replace(candidate, bound_seconds=bound)))
-
-
-def _candidates(cases: Sequence[Case]) -> Iterator[Candidate]:
-    """Yield pipelines that their memory does not exclude, bounded by m × the balanced stage; with as many micro-batches as stages."""
-    layers = cases[0].architecture.layers
-    fixed = cases[0].given.get("pp")
-    made = 0
-    for grid in grids(cases):
-        options = [_counts(case.world // grid.gpus) for case in cases]
-        for order in _orders(cases):
-            speeds = [grid.speeds[k] for k in order]
-            work = layers + speeds[0].embedding_seconds / speeds[0].layer_seconds + speeds[-1].head_seconds / speeds[-1].layer_seconds
-            for counts in product(*(options[k] for k in order)):
-                pp = sum(counts)
-                if pp > layers or grid.micro_batches < pp or (fixed is not None and pp != fixed) or made >= CANDIDATES:
-                    continue
-                balanced = grid.micro_batches * work / sum(n / s.layer_seconds for n, s in zip(counts, speeds, strict=True))
-                for variant in range(len(grid.variants)):
-                    if sum(n * max(0.0, s.most_layers[variant]) for n, s in zip(counts, speeds, strict=True)) >= layers:
-                        made += 1
-                        yield Candidate(grid=grid, order=order, counts=counts, variant=variant, bound_seconds=balanced)
-
-
-def _counts(most: int) -> tuple[int, ...]:
-    if most <= COUNTED:
-        return tuple(range(1, most + 1))
-    found = []
-    while most >= 1:
-        found.append(most)
-        most //= 2
-    return tuple(found)
-
-
-def _orders(cases: Sequence[Case]) -> list[tuple[int, ...]]:
-    pools = tuple(range(len(cases)))
-    if len(pools) <= ORDERED:
-        return list(permutations(pools))
-    by_memory = tuple(sorted(pools, key=lambda k: (-cases[k].limit_bytes, k)))
-    return list(dict.fromkeys((pools, by_memory)))
-
-
-def path_bound(candidate: Candidate, layers: int, sent: tuple[Array, Array]) -> float:
-    """Return a lower bound of a 1F1B pipeline's seconds over all splits of the layers, fractions of layers included.
-
-    A stage's seconds t_i over its pool's seconds per layer sum to a constant c (layers, and embedding, head and sends in layers).
-    The path that is steady at stage j takes total + (m - 1 - w_j) t_j + later stages; none is shorter than any weighted mean of them.
-    Weights under which every stage counts alike per layer, v, give v × c; where such weights are negative, m × the balanced stage.
-    """
-    m, pp = float(candidate.grid.micro_batches), candidate.pp
-    speeds = [candidate.grid.speeds[k] for k in candidate.owner]
-    each = np.array([s.layer_seconds for s in speeds])
-    work = layers + speeds[0].embedding_seconds / each[0] + speeds[-1].head_seconds / each[-1] + float(np.sum((sent[0] + sent[1]) / each))
-    balanced = m * work / float(np.sum(1.0 / each))
-    slope, constant = np.zeros(pp), np.zeros(pp)
-    for i, t in enumerate(each):
-        steady = m - 1.0 - (pp - 1.0 - i)
-        if steady <= 0.0:
-            return balanced
-        slope[i] = (1.0 / t - slope[:i].sum()) / steady
-        constant[i] = -(1.0 + constant[:i].sum()) / steady
-    value = (1.0 - constant.sum()) / slope.sum()
-    weights = slope * value + constant
-    return float(max(balanced, value * work)) if np.all(weights >= 0.0) else balanced
-
-
-def pace(candidate: Candidate, layers: int, sent: tuple[Array, Array]) -> float:
-    """Return the least seconds of the slowest stage over all splits into whole layers that memory might allow; infinite for none.
-
-    The slowest stage is busy with every micro-batch, so that a pipeline takes at least micro-batches × these.
-    """
-    speeds = [candidate.grid.speeds[k] for k in candidate.owner]
-    each = np.array([s.layer_seconds for s in speeds]) * (1.0 - TOLERANCE)
-    room = np.floor(np.array([s.most_layers[candidate.variant] for s in speeds]) + TOLERANCE)
-    if np.any(room < 1.0) or room.sum() < layers:
-        return float("inf")
-    edge = (sent[0] + sent[1]) * (1.0 - TOLERANCE)
-    edge[0] += speeds[0].embedding_seconds
-    edge[-1] += speeds[-1].head_seconds
-    values = np.sort((edge[:, None] + each[:, None] * np.arange(1, layers + 1)[None, :]).reshape(-1))
-    low, high = 0, len(values) - 1
-    while low < high:
-        middle = (low + high) // 2
-        held = np.minimum(np.floor((values[middle] - edge) / each + TOLERANCE), room)
-        if held.min() >= 1.0 and held.sum() >= layers:
-            high = middle
-        else:
-            low = middle + 1
-    return float(values[low])
-
-
-class Sends:
-    """Seconds of the sends between stages: inside a pool by its own network, between pools by the link."""
-
-    def __init__(self, cases: Sequence[Case], link: Link) -> None:
-        self.pools, self.link = [case.pool for case in cases], link
-        self.known: dict[tuple[object, ...], float] = {}
-
-    def __call__(self, grid: Grid, order: Sequence[int], counts: Sequence[int]) -> tuple[Array, Array]:
-        """Return what sends add to (forward, backward) of each stage: it waits for the link that it sends over. The last stage's forward
-        and the first one's backward wait as long as their neighbours, as in the step of one pool."""
-        found = []
-        for at, (k, n) in enumerate(zip(order, counts, strict=True)):
-            found += [self._inside(grid, k, n * grid.gpus)] * (n - 1)
-            if at + 1 < len(order):
-                found.append(self._between(grid, k, order[at + 1]))
-        return np.array([*found, found[-1]]), np.array([found[0], *found])
-
-    def _inside(self, grid: Grid, k: int, gpus: int) -> float:
-        key = (grid.message_bytes, k, gpus)
-        if key not in self.known:
-            self.known[key] = float(send_seconds(fabric(self.pools[k]), float(gpus), grid.message_bytes))
-        return self.known[key]
-
-    def _between(self, grid: Grid, one: int, other: int) -> float:
-        key = (grid.message_bytes, one, other, grid.gpus, "between")
-        if key not in self.known:
-            self.known[key] = self.link.send_seconds(self.pools[one], self.pools[other], grid.gpus, grid.message_bytes)
-        return self.known[key]
 
 
 class Pipeline:
@@ -314,32 +138,40 @@ class Pipeline:
         )  # fmt: skip
         total = num(0.0)
         there = line(listed, held, num(m), (forward, backward, 0.0 * backward), (total, total, total))
-        columns = {name: num(getattr(there, name)).reshape(-1, 1) for name in ("forward_sum", "backward_sum", "weight_sum")}
-        return num(schedule(self.layout.choices.schedule).seconds(replace(there, **columns)))
+        there = replace(
+            there,
+            forward_sum=num(there.forward_sum).reshape(-1, 1),
+            backward_sum=num(there.backward_sum).reshape(-1, 1),
+            weight_sum=num(there.weight_sum).reshape(-1, 1),
+        )
+        return num(schedule(self.layout.choices.schedule).seconds(there))
 
     def _tables(self, looked: Looked) -> tuple[Tables, npt.NDArray[np.int64]]:
         """Return what every stage costs for every start and number of layers, and how many of them recompute: the fewest that fit."""
         layers, pp = self.cases[self.candidate.order[0]].architecture.layers, self.candidate.pp
         shape = (pp, layers, layers + 1)
         forward, backward, again = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape, dtype=np.int64)
+        once = {name: np.zeros(shape) for name in ONCE}
         beyond = np.arange(layers)[:, None] + np.arange(layers + 1)[None, :] > layers
         rows = self._rows(looked)
         for k in self.candidate.order:
             mine = rows[np.isin(rows[:, 0], [i for i, owner in enumerate(self.candidate.owner) if owner == k])]
-            result = self._held(k, mine)
-            size = num(result.memory.stage_device_bytes)
-            f, b = num(result.time.stage_forward_seconds), num(result.time.stage_backward_seconds)
+            result = self._held(k, mine, apart=True)
+            size = num(result.memory.stage_device_bytes).reshape(-1)
+            f, b = num(result.time.stage_forward_seconds).reshape(-1), num(result.time.stage_backward_seconds).reshape(-1)
+            terms = {t.name: np.broadcast_to(exposed(t), size.shape) for t in result.time.ledger.terms if t.name in once}
             fits = size <= self.cases[k].limit_bytes
             # the most recomputed first, so that the fewest recomputed layers that fit are written last
             for again_k in np.unique(mine[:, 3])[::-1]:
                 at = np.flatnonzero(fits & (mine[:, 3] == again_k))
                 i, start, n = mine[at, 0], mine[at, 1], mine[at, 2]
                 free = start < 0
-                for table, values in ((forward, f[at]), (backward, b[at]), (again, mine[at, 3])):
+                columns = [(forward, f[at]), (backward, b[at]), (again, mine[at, 3]), *((once[name], v[at]) for name, v in terms.items())]
+                for table, values in columns:
                     table[i[~free], start[~free], n[~free]] = values[~free]
                     table[i[free], :, n[free]] = values[free, None]
         forward[:, beyond] = np.inf
-        return Tables(forward=forward, backward=backward), again
+        return Tables(forward=forward, backward=backward, once=tuple(once.values())), again
 
     def _rows(self, looked: Looked) -> npt.NDArray[np.int64]:
         """Return (stage, first layer or -1 for any, layers, recomputed layers) of every option."""
@@ -381,21 +213,26 @@ class Pipeline:
             return [n]
         return sorted({round(n * i / (RECOMPUTED - 1)) for i in range(RECOMPUTED)}) if n >= RECOMPUTED else list(range(n + 1))
 
-    def _held(self, k: int, rows: npt.NDArray[np.int64]) -> Cost:
-        """Cost of rows of (stage, first layer or -1, layers, recomputed layers) on pool k."""
+    def _held(self, k: int, rows: npt.NDArray[np.int64], *, apart: bool = False) -> Cost:
+        """Cost of rows of (stage, first layer or -1, layers, recomputed layers) on pool k: stages of one pipeline, or each `apart`, as a
+        batch of which every row has its own terms."""
         case = self.cases[k]
         _, before = layer_kinds(case.architecture)
         start, n = np.maximum(rows[:, 1], 0), rows[:, 2]
         position = rows[:, 0].astype(np.float64)
         first = np.where(position == 0.0, 1.0, 0.0)
+
+        def shaped(values: npt.NDArray[Any]) -> Array:
+            return values.astype(np.float64).reshape((-1, 1) if apart else (-1,))
+
         held = Stages(
-            index=position,
-            layers=n.astype(np.float64),
-            kind_layers=tuple((table[start + n] - table[start]).astype(np.float64) for table in before),
-            embedding=first,
-            head=np.where(position == self.candidate.pp - 1.0, 1.0, 0.0),
-            first_layer=first,
-            recomputed=rows[:, 3].astype(np.float64),
+            index=shaped(position),
+            layers=shaped(n),
+            kind_layers=tuple(shaped(table[start + n] - table[start]) for table in before),
+            embedding=shaped(first),
+            head=shaped(position == self.candidate.pp - 1.0),
+            first_layer=shaped(first),
+            recomputed=shaped(rows[:, 3]),
         )
         # an explicit split: the cost models then take the stages as they are told, and not the decisive ones of an even split
         return held_cost(case, replace(self.layout, stage_layers=(1,) * self.candidate.pp), held)
@@ -446,6 +283,11 @@ class Pipeline:
             Term(name="stage.forward", value=m * forward[pace], source=WHALE, formula=f"micro-batches x forward of stage {pace}"),
             Term(name="stage.backward", value=m * backward[pace], source=WHALE, formula=f"micro-batches x backward of stage {pace}"),
             Term(name="pp.send", value=m * (sent[0] + sent[1])[pace], source=WHALE, formula=f"micro-batches x sends of stage {pace}"),
-            Term(name="pp.bubble", value=whole - m * seconds[pace], source=formula.SOURCE, formula="pipeline - micro-batches x slowest stage"),
+            Term(
+                name="pp.bubble",
+                value=whole - m * seconds[pace],
+                source=formula.SOURCE,
+                formula="pipeline - micro-batches x slowest stage",
+            ),
         ]
 

@@ -10,7 +10,7 @@ from cost_models.layout import Choices, Degrees, Layout
 from cost_models.numeric import num
 from hardware.units import significant
 from planner.mixed.link import Link
-from planner.mixed.replicas import Replicas
+from planner.mixed.replicas import GAP, Replicas
 from planner.mixed.stages import UNEVEN, Looked, best_stages
 from planner.plan import Mixed, MixedPlan, Plan
 from planner.rules import laws
@@ -98,10 +98,12 @@ def _of_framework(
     """Return the best plan of each kind, and what was looked at."""
     framework, plans, proof = cases[0].framework, [], []
     try:
-        best = Replicas(cases, link, deadline).best()
+        replicas = Replicas(cases, link, deadline)
+        best = replicas.best()
         if best is not None:
             plans.append(best)
-            proof.append("replicas: no share of the batch and no lawful layout of a pool gives a faster step by their bounds")
+            claim = f"no share of the batch and no lawful layout of a pool is faster by more than {GAP:.1%}".replace("%", " %")
+            proof.append(f"replicas: {claim}" if replicas.proved else f"replicas in {framework}: stopped early, better shares may exist")
         else:
             refusals[f"replicas in {framework}: no shares of the global batch {cases[0].training.global_batch:,} are lawful"] = None
     except LookupError as error:
@@ -123,8 +125,9 @@ def _looked(framework: str, looked: Looked) -> str:
     if not looked.candidates:
         return f"stages in {framework}: no pipeline over the pools has room for the model"
     said = f"stages in {framework}: {looked.candidates:,} pipelines, none faster than {significant(looked.bound_seconds)} s by its bound,"
-    said += f" {looked.solved:,} with their layers chosen" + (" (in a window, where layers differ or stages are many)" if looked.windowed else "")
-    return said + ("" if looked.stopped_seconds is None else f"; those of a bound of {significant(looked.stopped_seconds)} s and more were not")
+    said += f" {looked.solved:,} with their layers chosen" + (" (not over all splits)" if looked.windowed else "")
+    stopped = looked.stopped_seconds
+    return said + ("" if stopped is None else f"; those of a bound of {significant(stopped)} s and more were not")
 
 
 def _names(pools: Sequence[Pool]) -> str:
@@ -145,8 +148,9 @@ def _comparison(pools: Sequence[Pool], best: MixedPlan | None, single: Plan | No
         return f"{mixed} against {beside}: {step / best.step_seconds - 1.0:.1%} more tokens/s".replace("%", " %")
     others = [part.plan.pool for part in best.parts if part.plan.pool.gpu.id != single.pool.gpu.id] or [p.plan.pool for p in best.parts]
     verb = "does" if len(others) == 1 and others[0].count == 1 else "do"
-    if best.step_seconds <= step:
-        return f"{_names(others)} {verb} not help: {mixed}, {beside}, equal within {EQUAL:.1%}".replace("%", " %")
-    lost = 1.0 - step / best.step_seconds
-    return f"{_names(others)} {verb} not help: {mixed}, {beside}; together {lost:.1%} fewer tokens/s".replace("%", " %")
-
+    ratio = step / best.step_seconds
+    lost = f"{1.0 - ratio:.1%} fewer tokens/s" if ratio < 1.0 else f"{ratio - 1.0:.1%} more"
+    return (
+        f"{_names(others)} {verb} not help: best is {beside}; the fastest plan found over the pools, as {best.kind}, takes"
+        f" {significant(best.step_seconds)} s, {lost}"
+    ).replace("%", " %")

@@ -10,19 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from math import lcm
 
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.layout import Layout
 from cost_models.numeric import num
-from planner.evaluate import held_cost, chunks, fitting, totals_of
+from planner.case import Case
+from planner.evaluate import chunks, fitting, held_cost, totals_of
 from planner.mixed.join import before_and_after
 from planner.space import MAX_MICRO_BATCH, Counts, Group, groups
-
-if TYPE_CHECKING:
-    from cost_models.layout import Layout
-    from planner.case import Case
 
 Array = npt.NDArray[np.float64]
 EXACT = 16
@@ -79,21 +77,24 @@ class Ways:
 def ways(case: Case, most: int, deadline: float | None) -> Ways | None:
     """Return the lawful rows of a pool for shares of 1 to `most` samples; None where none fits even one micro-batch.
 
-    Offload is tried where nothing fits without it. Rows that another of the same grain beats at every evaluated share are left out where no wish
-    may prefer them. Wishes are left to whoever knows the share.
+    Offload is tried where nothing fits without it. Rows that another of the same grain beats at every evaluated share are left out where
+    no wish may prefer them. Wishes are left to whoever knows the share.
     """
-    wide = replace(case, training=case.training.model_copy(update={"global_batch": _divisible(case)}), wishes=())
+    wide = replace(case, training=case.training.model_copy(update={"global_batch": _divisible(case, most)}), wishes=())
     points = range(1, most + 1) if most <= EXACT else sorted({1, -(-most // 4), -(-most // 2), most})
     for offloaded in (False, True):
-        found = [piece for group in groups(wide, Counts(), offloaded=offloaded) for piece in _rows(group, case, list(points), most, deadline)]
+        spanned = groups(wide, Counts(), offloaded=offloaded)
+        found = [piece for group in spanned for piece in _rows(group, case, list(points), most, deadline)]
         if found:
             return _pruned(case, found)
     return None
 
 
-def _divisible(case: Case) -> int:
-    """A batch that any dp of the pool times any micro-batch divides: the true share is not known yet."""
-    return case.world * MAX_MICRO_BATCH * int(case.given.get("micro_batch", 1))
+def _divisible(case: Case, most: int) -> int:
+    """A batch that any dp of the pool times any micro-batch divides (of large shares: any without prime factors beyond 2 and 3), since
+    the true share is not known yet."""
+    micro_batches = lcm(*range(1, most + 1)) if most <= EXACT else 3 * MAX_MICRO_BATCH
+    return case.world * micro_batches * int(case.given.get("micro_batch", 1))
 
 
 _Piece = tuple["Layout", Array, Array, Array]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hardware.spec import Gpu, Node, Pool
     from planner.explanation_schema import ExplanationRecord
     from planner.length_study import LengthReport, LengthStep
+    from planner.mixed_schema import MixedRecord
     from planner.plan import NearMiss, Plan, Remedy, Searched, SearchResult
 
 MFU = (
@@ -151,6 +152,7 @@ def memory_record(plan: Plan) -> schema.MemoryRecord:
         peak_allocated_bytes=float(num(m.peak_allocated_bytes)),
         peak_reserved_bytes=float(num(m.peak_reserved_bytes)),
         peak_device_bytes=float(num(m.peak_device_bytes)),
+        confidence=plan.confidence,
         interval_80_bytes=plan.memory_interval_bytes,
         fit_probability=plan.fit_probability,
         peak_stage=int(num(m.peak_stage)),
@@ -277,6 +279,7 @@ def search_document(
     explanation: ExplanationRecord | None = None,
     lengths: LengthReport | None = None,
     further: Mapping[str, Any] | None = None,
+    mixed: MixedRecord | None = None,
 ) -> schema.SearchDocument:
     """Return the document of `planner search`. `further`: its fields of planner.report.answer_documents."""
     return schema.SearchDocument(
@@ -287,6 +290,7 @@ def search_document(
         plans=[plan_record(plan) for plan in result.plans[:top]],
         near_misses=[near_miss_record(miss) for miss in result.near_misses],
         remedies=[remedy_record(remedy) for remedy in result.remedies],
+        mixed=mixed,
         **(further or {}),
         leaders=leaders_record(result.plans[:top]),
         lengths=None if lengths is None else lengths_record(lengths),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _VERDICTS = {
     "fits": "fits with {}",
-    "tight": "tight, it may not fit: {}",
-    "no": "does not fit: {}",
+    "tight": "tight, fits with {} only",
+    "no": "does not fit ({} that it does)",
 }
 MOST_STAGES = 12
 
@@ -30,7 +30,7 @@ def estimate_lines(
 ) -> list[str]:
     """Return all but the opening; what is explained below (`memory`, `time`) is told in short."""
     t = plan.cost.time
-    verdict = f"{layout_name(plan.layout)}: {memory_range(plan)}, {_VERDICTS[plan.verdict].format(chance(plan.fit_probability))}"
+    verdict = f"{layout_name(plan.layout)}: {_VERDICTS[plan.verdict].format(chance(plan.fit_probability))}, {memory_range(plan)}"
     lines = look.headed("Layout", verdict)
     speed = f"{step_range(plan)}, {significant(float(num(t.tokens_per_second_per_gpu)))} tokens/s/GPU, "
     speed += f"MFU {float(num(t.mfu)):.3f}, HFU {float(num(t.hfu)):.3f}; limited by {plan.limited_by}"

@@ -148,7 +148,7 @@ def _memory_lines(plan: Plan, look: Look, of: str) -> list[str]:
     lines += look.wrap(
         f"  = {gib(float(num(m.peak_device_bytes)))} of {gib(plan.pool.capacity_bytes)} GiB on the device "
         f"(torch: {gib(float(num(m.peak_allocated_bytes)))} allocated, {gib(float(num(m.peak_reserved_bytes)))} reserved); "
-        f"{gib(plan.margin_bytes)} are kept free",
+        f"{gib(plan.margin_bytes)} are kept free{_for_error(plan)}",
         indent=4,
     )
     lines += [look.dim(line) for line in look.wrap(f"  states {m.regime}", indent=4)]
@@ -159,6 +159,10 @@ def _memory_lines(plan: Plan, look: Look, of: str) -> list[str]:
     if float(num(m.nvme_bytes_per_node)) > 0:
         lines.append(f"  NVMe per server {gib(float(num(m.nvme_bytes_per_node)))} GiB")
     return lines
+
+
+def _for_error(plan: Plan) -> str:
+    return "" if plan.confidence is None else f" for the prediction's error ({100 * plan.confidence:g} % confidence)"
 
 
 def _time_lines(plan: Plan, look: Look, of: str) -> list[str]:

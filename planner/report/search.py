@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from planner.ranking import leaders
 from planner.report.answers import clash_lines
 from planner.report.infeasible import because_lines, excluded_lines, near_miss_lines, remedy_lines, searched_text
+from planner.report.mixed import mixed_lines
 from planner.report.plans import answer, definition, ledgers, notes, plan_table
 from planner.report.words import gib, layout_name
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def search_lines(result: SearchResult, top: int, next_commands: Sequence[str], look: Look) -> list[str]:
     """Return all but the opening."""
     lines = _found(result, top, look) if result.plans else _none(result, look)
+    lines += [] if result.mixed is None else mixed_lines(result.mixed, top, look)
     lines += notes(result.notes, look)
     lines += excluded_lines(result.searched, look) if not result.plans else []
     lines += look.wrap(searched_text(result.searched))
@@ -52,7 +54,9 @@ def leaders_lines(plans: Sequence[Plan], look: Look) -> list[str]:
 def _none(result: SearchResult, look: Look) -> list[str]:
     nothing = "Interrupted before a plan was found." if result.status == "interrupted" else "No plan fits."
     misses = result.near_misses
-    if misses and result.status != "interrupted":
+    if result.mixed is not None and result.mixed.plans:
+        nothing = "No plan fits one pool alone."
+    elif misses and result.status != "interrupted":
         plan = misses[0].plan
         nothing = f"No plan fits {plan.pool.count:,} × {gib(plan.pool.capacity_bytes)} GiB."
     lines = [look.bold(nothing), *near_miss_lines(misses, look), *because_lines(misses, look), *clash_lines(result.clash, look)]

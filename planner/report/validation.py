@@ -10,7 +10,7 @@ from planner.report.words import gib, plural
 
 if TYPE_CHECKING:
     from planner.report.look import Look
-    from planner.validate_schema import Coverage, ErrorGroup, OutOfMemory, SkippedCount, ValidationReport
+    from planner.validate_schema import Coverage, ErrorGroup, Misjudged, OutOfMemory, SkippedCount, ValidationReport
 
 HEADS = {"all": "all", "class": "class of run", "source": "source", "framework": "framework", "kind": "kind of peak"}
 MOST_SKIPS = 12
@@ -116,9 +116,13 @@ def _out_of_memory(o: OutOfMemory, look: Look) -> list[str]:
     if o.near_full:
         parts.append(f"{o.near_full:,} near-full peaks only say that the run fitted ({o.near_full_called_no:,} called not to fit)")
     lines = look.wrap(f"Verdicts: {'; '.join(parts)}.", indent=2) if parts else []
+    alike: dict[tuple[object, ...], list[Misjudged]] = {}
     for m in o.misses:
-        where = f"{gib(m.predicted_device_bytes)} of {gib(m.capacity_bytes)} GiB, stage {m.stage}, {m.phase}, most {m.bucket}"
-        lines += [look.dim(line) for line in look.wrap(f"  {m.id} called {m.verdict} ({where}): {m.reason}", indent=4)]
+        alike.setdefault((m.verdict, gib(m.predicted_device_bytes), gib(m.capacity_bytes), m.stage, m.phase), []).append(m)
+    for (verdict, predicted, capacity, stage, phase), rows in alike.items():
+        where = f"{predicted} of {capacity} GiB, stage {stage}, {phase}, most {rows[0].bucket}"
+        text = f"  {', '.join(m.id for m in rows)} called {verdict} ({where}): {rows[0].reason}"
+        lines += [look.dim(line) for line in look.wrap(text, indent=4)]
     return lines
 
 

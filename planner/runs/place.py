@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SITES: tuple[tuple[str, float], ...] = ((r"4x100Gb/s OPA per node", 400.0), (r"^Jean Zay$", 400.0))
 """Site -> network of one server, Gb/s in one direction (Jean Zay: 4 Omni-Path links of 100 Gb/s, IDRIS)."""
+SOURCES: tuple[tuple[str, float], ...] = ((r"^VIA-Research/vTrain$", 800.0),)
+"""Source -> the same for all its rows (vTrain config/*/*.json: inter_node_bandwidth 800, four HDR links)."""
 SERVERS: tuple[tuple[str, str], ...] = ((r"\bGCP A3\b", "gcp-a3-highgpu-8g"), (r"\bDGX-2\b", "dgx-2"), (r"\bGrand Teton\b", "dgx-h100"))
 """Site -> server of the catalogue."""
 
@@ -81,4 +83,6 @@ def _network(run: Run, said: Stated, per_node: int) -> float | None:
         cards, _, speed = text.rpartition("x")
         return int(cards or 1) * int(speed) * GB / BITS_PER_BYTE / per_node
     site = next((gbps for pattern, gbps in SITES if re.search(pattern, run.site)), None)
+    if site is None:
+        site = next((gbps for pattern, gbps in SOURCES if re.search(pattern, run.source)), None)
     return None if site is None else site * GB / BITS_PER_BYTE / per_node

@@ -64,6 +64,8 @@ def _refuse(run: Run, said: Stated) -> None:
     patterns = ("hybrid-layer-pattern", "hybrid-override-pattern")
     if said.says("hybrid") or any(flag in said.arguments for flag in patterns) or _HYBRID.search(run.model):
         raise Unfit("unsupported architecture: Mamba hybrid")
+    if re.search(r"modelopt_distill", run.model):
+        raise Unfit("unsupported training: distillation from a teacher model beside the student")
     if _ENCODER.search(run.model):
         raise Unfit("unsupported architecture: encoder-decoder or encoder")
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _OWN_MASTER = ("deepspeed", "megatron-deepspeed", "megatron", "nanotron", "torchtitan")
 """Code bases that keep their own fp32 weights, whatever a row calls mixed precision."""
 _NO_FLASH = ("Volta", "Turing", "Pascal")
+ADAPTER_START_LAYER = "2"
+"""Layers before the first LLaMA-Adapter prompts: they need no backward (litgpt adapter.py, adapter_start_layer)."""
 MEGATRON_DROPOUT = 0.1
 """Megatron-LM's --hidden-dropout and --attention-dropout where they are not given (megatron/training/arguments.py)."""
 _SWITCHES = {
@@ -163,6 +165,8 @@ def switches(run: Run, said: Stated, habits: Habits) -> dict[str, str]:
         extra["attention_kernel"] = "flash2"
     if run.precision.endswith("-mixed") and run.method in ("lora", "qlora"):
         extra["base_dtype"] = "fp32"
+    if extra.get("other_adapter") == "Adapter":
+        extra["untrained_layers"] = ADAPTER_START_LAYER
     if "lora-fa" in run.optimizer.lower():
         extra["lora_fa"] = "yes"
     if "paged" in (run.optimizer or habits.optimizer).lower():
@@ -216,7 +220,7 @@ def _loss_and_compile(said: Stated, habits: Habits) -> dict[str, Any]:
     if said.says("loss_chunks"):
         loss = "chunked"
     elif said.says("full_cross_entropy"):
-        loss = "compiled"
+        loss = "compiled" if compiled == "yes" else "eager"
     return {"loss": loss, "compile": habits.compile if compiled is None else compiled == "yes"}
 
 

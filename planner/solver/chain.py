@@ -1,6 +1,7 @@
 """The stage problem: one option for each stage of a pipeline, minimising a sum of maxima.
 
-minimise  sum over groups g of  max over paths p of g of  sum over (stage s, value v) of p of  weight × value v of the option of s
+minimise  sum of the nodes that count, where a node is the largest of its paths, and a path is a weighted sum of values of the stages'
+          options and of nodes before it (these with weights of at least 0, so that the least of the whole is the least of each)
 subject to  each stage takes one option, all of one level; their layers add up to all layers; an option that names starts begins at one.
 Times are integers of a declared quantum. Equal optima are told apart by a second, lexicographic objective: the first stage's option
 comes as early as it can in the order given, then the second's, and so on. So the answer does not depend on the solver's mood.
@@ -8,6 +9,7 @@ comes as early as it can in the order given, then the second's, and so on. So th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -41,7 +43,17 @@ class Option:
 
 
 Path = tuple[tuple[int, int, float], ...]
-"""(stage, index of a value, weight)."""
+"""(stage, index of a value, weight); (NODE, number of a node, weight)."""
+NODE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The largest of some paths."""
+
+    paths: tuple[Path, ...]
+    counts: bool = False
+    """Part of the objective."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +63,7 @@ class Chain:
     stages: tuple[tuple[Option, ...], ...]
     layers: int
     """Layers to cover, from 0."""
-    groups: tuple[tuple[Path, ...], ...]
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,8 +84,16 @@ class Solution:
 
 def objective(chain: Chain, chosen: tuple[int, ...]) -> float:
     """Return the objective of a choice, in seconds."""
-    taken = [options[i] for options, i in zip(chain.stages, chosen, strict=True)]
-    return sum(max(sum(w * taken[s].values[v] for s, v, w in path) for path in group) for group in chain.groups)
+    taken = [options[i].values for options, i in zip(chain.stages, chosen, strict=True)]
+    return sum(value for node, value in zip(chain.nodes, _values(chain, lambda s, v, w: taken[s][v]), strict=True) if node.counts)
+
+
+def _values(chain: Chain, read: Callable[[int, int, float], float]) -> list[float]:
+    """Return every node, with `read` (stage, value, weight) in place of the stages' values."""
+    values: list[float] = []
+    for node in chain.nodes:
+        values.append(max(sum(w * (values[v] if s == NODE else read(s, v, w)) for s, v, w in path) for path in node.paths))
+    return values
 
 
 def covers(chain: Chain, chosen: tuple[int, ...]) -> bool:
@@ -91,29 +111,39 @@ def covers(chain: Chain, chosen: tuple[int, ...]) -> bool:
 def quantum_for(chain: Chain) -> tuple[float, int]:
     """Return (quantum in seconds, common denominator of the weights). Raises ScaleError where no quantum up to 1 ms fits."""
     denominator = 1
-    for weight in {w for group in chain.groups for path in group for _, _, w in path}:
+    for weight in {w for node in chain.nodes for path in node.paths for _, _, w in path}:
         denominator = lcm(denominator, Fraction(weight).limit_denominator(WEIGHT_DENOMINATOR).denominator)
-    most = sum(max(_most(chain, path) for path in group) for group in chain.groups)
+    high = [[max(o.values[v] for o in options) for v in range(len(options[0].values))] for options in chain.stages]
+    low = [[min(o.values[v] for o in options) for v in range(len(options[0].values))] for options in chain.stages]
+    most = _sum(chain, _values(chain, lambda s, v, w: high[s][v] if w > 0.0 else 0.0))
+    least = _sum(chain, _values(chain, lambda s, v, w: low[s][v] if w > 0.0 else high[s][v]))
+    depth = denominator ** _depth(chain)
     quantum = QUANTUM_SECONDS
-    while most * denominator / quantum > MAX_VALUE:
+    while most * depth / quantum > MAX_VALUE:
         quantum *= 10.0
         if quantum > COARSEST_SECONDS:
-            raise ScaleError(f"a path of {most:g} s over {denominator} passes {MAX_VALUE} at a quantum of {COARSEST_SECONDS:g} s")
-    least = sum(max(_least(chain, path) for path in group) for group in chain.groups)
+            raise ScaleError(f"a path of {most:g} s over {depth} passes {MAX_VALUE} at a quantum of {COARSEST_SECONDS:g} s")
     finer = quantum / 10.0
-    while quantum * slack(chain) > FINE * least and finer >= 0.99 * FINEST_SECONDS and most * denominator / finer <= MAX_VALUE:
+    while quantum * slack(chain) > FINE * least and finer >= 0.99 * FINEST_SECONDS and most * depth / finer <= MAX_VALUE:
         quantum, finer = finer, finer / 10.0
     return quantum, denominator
 
 
 def slack(chain: Chain) -> float:
-    """Most quanta by which rounding can move the objective: half of one per unit of weight."""
-    return 0.5 * sum(max(sum(abs(w) for _, _, w in path) for path in group) for group in chain.groups)
+    """Most quanta by which rounding can move the objective: half of one per unit of weight of a stage's time."""
+    moved: list[float] = []
+    for node in chain.nodes:
+        moved.append(max(sum(abs(w) * (moved[v] if s == NODE else 0.5) for s, v, w in path) for path in node.paths))
+    return _sum(chain, moved)
 
 
-def _most(chain: Chain, path: Path) -> float:
-    return sum(abs(w) * max(o.values[v] for o in chain.stages[s]) for s, v, w in path)
+def _depth(chain: Chain) -> int:
+    """Nodes that follow from each other, at most: each is in units that the denominator divides once more."""
+    depth: list[int] = []
+    for node in chain.nodes:
+        depth.append(1 + max((depth[v] for path in node.paths for s, v, _ in path if s == NODE), default=0))
+    return max(depth)
 
 
-def _least(chain: Chain, path: Path) -> float:
-    return sum(w * min(o.values[v] for o in chain.stages[s]) for s, v, w in path if w > 0.0)
+def _sum(chain: Chain, values: list[float]) -> float:
+    return sum(value for node, value in zip(chain.nodes, values, strict=True) if node.counts)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from planner.solver.chain import WEIGHT_DENOMINATOR, Chain, Option, Path
+from planner.solver.chain import NODE, WEIGHT_DENOMINATOR, Chain, Node, Option, Path
 
 SEED = 0
 ORDER_BITS = 50
@@ -17,7 +17,7 @@ Found = tuple[tuple[int, ...], int, float, bool]
 class ChainModel:
     """One boolean for each option of each stage, an integer for each time of a stage, and one for each maximum."""
 
-    def __init__(self, chain: Chain, quantum_seconds: float, denominator: int, ceiling: int | None = None) -> None:
+    def __init__(self, chain: Chain, quantum_seconds: float, denominator: int) -> None:
         self.chain = chain
         self.quantum, self.denominator = quantum_seconds, denominator
         self.model = cp_model.CpModel()
@@ -27,8 +27,10 @@ class ChainModel:
         self._covering()
         self.times: dict[tuple[int, int], cp_model.IntVar] = {}
         self.objective = self._objective()
-        if ceiling is not None:
-            self.model.add(self.objective <= max(0, ceiling))
+
+    def at_most(self, ticks: int) -> None:
+        """Allow only choices whose objective is at most `ticks`."""
+        self.model.add(self.objective <= max(0, ticks))
 
     def _one_each(self) -> None:
         """Each stage takes one option."""
@@ -76,25 +78,43 @@ class ChainModel:
         return self.times[key]
 
     def _objective(self) -> cp_model.LinearExprT:
-        """The sum of the maxima."""
-        return cp_model.LinearExpr.sum([self._maximum(number, group) for number, group in enumerate(self.chain.groups)])
+        """The sum of the nodes that count, in ticks of the finest unit: quantum / denominator ** depth."""
+        self.nodes: list[tuple[cp_model.IntVar, int, int]] = []
+        for number, node in enumerate(self.chain.nodes):
+            self.nodes.append(self._node(number, node))
+        deepest = max(depth for _, _, depth in self.nodes)
+        self.unit = self.denominator**deepest
+        counted = [(var, depth) for (var, _, depth), node in zip(self.nodes, self.chain.nodes, strict=True) if node.counts]
+        weights = [self.denominator ** (deepest - depth) for _, depth in counted]
+        return cp_model.LinearExpr.weighted_sum([var for var, _ in counted], weights)
 
-    def _weights(self, path: Path) -> list[int]:
-        return [int(Fraction(w).limit_denominator(WEIGHT_DENOMINATOR) * self.denominator) for _, _, w in path]
-
-    def _maximum(self, number: int, group: tuple[Path, ...]) -> cp_model.IntVar:
-        """The largest path of a group: it bounds every path."""
-        sums = []
-        most = 0
-        for path in group:
-            weights = self._weights(path)
-            sums.append(cp_model.LinearExpr.weighted_sum([self._time(s, v) for s, v, _ in path], weights))
-            ticks = [max(self._ticks(self.chain.stages[s], v)) for s, v, _ in path]
-            most = max(most, sum(w * t for w, t in zip(weights, ticks, strict=True) if w > 0))
-        largest = self.model.new_int_var(0, most, f"max{number}")
+    def _node(self, number: int, node: Node) -> tuple[cp_model.IntVar, int, int]:
+        """Return the variable of a node, the most it can be, and how often it is divided: it bounds all of its paths from above."""
+        depth = 1 + max((self.nodes[v][2] for path in node.paths for s, v, _ in path if s == NODE), default=0)
+        sums, most = [], 0
+        for path in node.paths:
+            path_sum, top = self._sum(path, depth)
+            sums.append(path_sum)
+            most = max(most, top)
+        largest = self.model.new_int_var(0, most, f"n{number}")
         for path_sum in sums:
             self.model.add(largest >= path_sum)
-        return largest
+        return largest, most, depth
+
+    def _sum(self, path: Path, depth: int) -> tuple[cp_model.LinearExpr, int]:
+        """Return a path as an expression in units of a node of `depth`, and the most it can be."""
+        variables, weights, most = [], [], 0
+        for s, v, w in path:
+            whole = int(Fraction(w).limit_denominator(WEIGHT_DENOMINATOR) * self.denominator)
+            if s == NODE:
+                var, top, own = self.nodes[v]
+            else:
+                var, top, own = self._time(s, v), max(self._ticks(self.chain.stages[s], v)), 0
+            weight = whole * self.denominator ** (depth - 1 - own)
+            variables.append(var)
+            weights.append(weight)
+            most += max(weight, 0) * top
+        return cp_model.LinearExpr.weighted_sum(variables, weights), most
 
     def hint(self, chosen: tuple[int, ...]) -> None:
         """Start from a known choice."""

@@ -20,8 +20,10 @@ def solve(
         return none
     quantum, denominator = quantum_for(chain)
     rounding = quantum * slack(chain)
-    ceiling = None if below_seconds == float("inf") else int((below_seconds + rounding) * denominator / quantum)
-    model = ChainModel(chain, quantum, denominator, ceiling)
+    model = ChainModel(chain, quantum, denominator)
+    unit = quantum / model.unit
+    if below_seconds < float("inf"):
+        model.at_most(int((below_seconds + rounding) / unit))
     if hint is not None:
         model.hint(hint)
     first = model.minimise(time_limit_seconds)
@@ -35,7 +37,7 @@ def solve(
     return Solution(
         chosen=chosen,
         seconds=objective(chain, chosen),
-        bound_seconds=bound * quantum / denominator - rounding,
+        bound_seconds=bound * unit - rounding,
         proved=proved,
         quantum_seconds=quantum,
     )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog import load
+from cost_models.cost import parameters_used
 from cost_models.layout import Choices, Degrees, Layout
 from cost_models.op import AttentionCore
 from cost_models.stages import stages
@@ -26,6 +27,7 @@ from hardware.cluster import parse_cluster
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
     from cost_models.result import TimeCost
+    from hardware.spec import Pool
 
 LLAMA = "llama-3.1-8b"
 
@@ -43,7 +45,12 @@ def timed(
     task = Training(**{"seq": 2048, "global_batch": 512, **training})
     layout = Layout(degrees=Degrees(**(degrees or {"tp": 2.0, "pp": 2.0, "dp": 8.0})), choices=choices or Choices())
     pool = parse_cluster(cluster).pools[0]
-    return step_time(architecture, task, layout, pool, model_ops(architecture, task, layout), stages(architecture, layout, every=every))
+    return timed_on(architecture, task, layout, pool, every=every)
+
+
+def timed_on(architecture: Architecture, task: Training, layout: Layout, pool: Pool, *, every: bool = False) -> TimeCost:
+    ops, held = model_ops(architecture, task, layout), stages(architecture, layout, every=every)
+    return step_time(architecture, task, layout, pool, ops, held, parameters_used=parameters_used(architecture))
 
 
 def kernels(gpu: str, **training: Any) -> tuple[Rates, Software]:
@@ -173,7 +180,7 @@ def test_explicit_equal_stages_take_the_time_of_the_balanced_split() -> None:
     listed = replace(balanced, stage_layers=(8, 8, 8, 8))
     uneven = replace(balanced, stage_layers=(9, 9, 8, 6))
     times = [
-        float(step_time(architecture, task, x, pool, model_ops(architecture, task, x), stages(architecture, x)).step_seconds)
+        float(timed_on(architecture, task, x, pool).step_seconds)
         for x in (balanced, listed, uneven)
     ]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
@@ -212,9 +219,8 @@ def test_directions() -> None:
     slow = parse_cluster("32xA100-80G").pools[0].model_copy(update={"oversubscription": 4.0})
     architecture, task = load(LLAMA), Training(seq=2048, global_batch=64)
     layout = Layout(degrees=Degrees(dp=32.0), choices=Choices(zero=3, sequence_parallel=False))
-    ops, held = model_ops(architecture, task, layout), stages(architecture, layout)
-    thin = step_time(architecture, task, layout, slow, ops, held)
-    full = step_time(architecture, task, layout, parse_cluster("32xA100-80G").pools[0], ops, held)
+    thin = timed_on(architecture, task, layout, slow)
+    full = timed_on(architecture, task, layout, parse_cluster("32xA100-80G").pools[0])
     assert float(np.asarray(thin.step_seconds)) > float(np.asarray(full.step_seconds))
 
 

@@ -26,9 +26,6 @@ WITHIN = 0.01
 TRUTH = Path(__file__).resolve().parents[1] / "published" / "truth.json"
 
 CPU_SDPA_MODELS = ("gpt2-small", "gpt2-xl", "deepseek-v3")
-CPU_AUTOCAST_PATHS = ("sdpa_cudafa",)
-"""An operator called past the dispatcher: CPU autocast does not cast its inputs, CUDA autocast does."""
-
 CATALOGUE = {
     "mistral-7b": "mistralai/Mistral-7B-v0.3",
     "gpt2-small": "openai-community/gpt2",
@@ -62,20 +59,12 @@ def _rows(kind: str) -> list[dict[str, Any]]:
 
 def cpu_only(row: dict[str, Any]) -> str:
     """Why a row shows a path that CUDA does not take; empty for all others."""
-    autocast = "autocast" in row["dtype"] and row["device"] == "cpu"
     if row["attn_impl"] == "sdpa" and row["model"] in CPU_SDPA_MODELS:
         return "CPU SDPA falls to the math path with dropout or unequal head widths"
-    if autocast and row["attn_impl"] in CPU_AUTOCAST_PATHS and row["row"] == "saved":
-        return "the flash operator is not on CPU autocast's list: q, k and the output stay in fp32"
-    if autocast and row["model"].startswith("gpt2"):
-        return "CPU autocast runs LayerNorm and pow in bf16, CUDA autocast in fp32"
     return ""
 
 
-EXEMPT_NUMBERS = (
-    "0280 0282 0283 0296 0297 0298 0299 0312 0313 0314 0372 0374 0378 0379 0380 0384 0385 0386 0390 0391 0392 0396 0397 0398 0402 "
-    "0404 0408 0409 0410 0412 0413 0414 0415 0416 0467"
-)
+EXEMPT_NUMBERS = "0280 0282 0283 0296 0297 0298 0299 0312 0313 0314"
 EXEMPT = frozenset(f"truth-{number}" for number in EXEMPT_NUMBERS.split())
 """Rows that their own notes name as paths of the CPU build alone."""
 
@@ -106,7 +95,7 @@ def _training(row: dict[str, Any]) -> Training:
         "attention": "eager" if row["attn_impl"] == "eager" else "flash",
         "padding_mask": row["attn_impl"].endswith("padmask"),
         "dropout": 0.1 if row["model"].startswith("gpt2") else 0.0,
-        "extra": {"attention_kernel": KERNELS[row["attn_impl"]]},
+        "extra": {"attention_kernel": KERNELS[row["attn_impl"]], "autocast_device": row["device"]},
     }
     if label:
         fp32 = label["autocast_adapter_dtype"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,6 +20,11 @@ from planner.case import Case
 from planner.evaluate import evaluate
 from planner.length_study import report
 from planner.lengths import Lengths, LengthsError, of_mean, read_lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Ended
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "lengths.csv"
 histograms = st.dictionaries(st.integers(1, 5000), st.integers(1, 50), min_size=1, max_size=30)
@@ -192,3 +199,36 @@ def test_tensor_groups_pad_to_their_multiple() -> None:
     one, layout = case(tp=4.0, dp=2.0)
     found = report(one, layout, of_mean(300, 4096))
     assert found.typical.seq == 320
+
+
+def test_estimate_and_search_tell_of_lengths(run_planner: Callable[..., Ended]) -> None:
+    """The plan is made for the longest sample; JSON and text hold the typical and the worst step."""
+    words = ("--model", "llama-3.1-8b", "--cluster", "8xA100-80G", "--global-batch", "128", "--lengths", "examples/lengths.csv")
+    ended = run_planner("estimate", *words, "--zero", "3", "--recompute", "full", "--micro-batch", "4", "--json")
+    found = json.loads(ended.out)
+    assert found["training"]["seq"] == found["lengths"]["worst"]["seq"] == found["lengths"]["longest_tokens"] == 4096
+    assert found["lengths"]["worst"]["peak_device_bytes"] == found["memory"]["peak_device_bytes"]
+    assert found["lengths"]["worst"]["step_seconds"] == found["time"]["step_seconds"]
+    assert found["lengths"]["samples"] == read_lengths(EXAMPLE).samples
+    assert [o["name"] for o in found["lengths"]["options"]] == ["truncate", "truncate", "bucket", "pack"]
+    text = run_planner("search", *words, "--tp", "1", "--pp", "1", "--framework", "fsdp").out
+    assert "packed end to end into 4,096" in text and "padded to their longest sample" in text
+
+
+def test_without_lengths_there_are_none(run_planner: Callable[..., Ended]) -> None:
+    ended = run_planner("estimate", "--model", "llama-3.1-8b", "--cluster", "8xA100-80G", "--json")
+    assert json.loads(ended.out)["lengths"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--lengths", "absent.csv"), "absent.csv cannot be read"),
+        (("--mean-seq", "9000", "--seq", "4096"), "mean_seq=9,000 exceeds the longest sample"),
+        (("--mean-seq", "300", "--lengths", "examples/lengths.csv"), "give one of the two"),
+        (("--mean-seq", "x"), "mean_seq"),
+    ],
+)
+def test_wrong_lengths_are_one_line_and_exit_2(words: tuple[str, ...], says: str, run_planner: Callable[..., Ended]) -> None:
+    ended = run_planner("estimate", "--model", "llama-3.1-8b", "--cluster", "8xA100-80G", *words)
+    assert ended.exit_code == 2 and says in ended.err and ended.err.count("\n") == 1

@@ -281,4 +281,5 @@ def test_every_framework_can_run_something() -> None:
         c = case(framework=framework)
         ok = layout(dp=32, zero=support.zero[-1])
         assert not [r.id for r in laws(c) if not np.all(r.holds(c, ok))], framework
-    assert replace(case(), margin=0.1).limit_bytes < case().limit_bytes
+    assert replace(case(), margin=0.1).limit_bytes < replace(case(), margin=0.0).limit_bytes == case().pool.capacity_bytes
+    assert replace(case(), confidence=0.99).limit_bytes < case().limit_bytes < replace(case(), confidence=0.6).limit_bytes

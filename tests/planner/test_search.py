@@ -155,7 +155,7 @@ def test_same_request_same_answer() -> None:
 
 def test_nothing_fits_and_what_would() -> None:
     """8B in full on one H100 without offload: infeasible, with the nearest miss and remedies that really fit."""
-    resolved = resolve(make_request({"model": "llama-3.1-8b", "cluster": "1xH100-80G", "offload": "none"}))
+    resolved = resolve(make_request({"model": "llama-3.1-8b", "cluster": "1xH100-80G", "offload": "none", "margin": 0.05}))
     result = search(resolved)
     assert (result.status, result.plans) == ("infeasible", ())
     assert result.searched.by_rule["memory"] == result.searched.lawful

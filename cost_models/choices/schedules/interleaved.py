@@ -44,7 +44,6 @@ def seconds(line: Line) -> Num:
     Exact for equal stages and m a multiple of p (the only case that Megatron runs), and nearly always where only embedding, head and
     remaining layers make stages unequal; else a lower bound, for a path may also wrap around the stages. Other m wait for the last group.
     """
-    more = (line.vpp - 1.0) * line.pp
     rest = line.micro_batches - np.floor(line.micro_batches / line.pp) * line.pp
     idle = np.where((rest > 0.0) & (line.pp > 1.0), (line.vpp - 1.0) * (line.pp - rest), 0.0)
-    return longest_path(line, 2.0 * line.behind + more, np.minimum(2.0, 2.0 * (line.pp - 1.0)) + more, line.vpp, idle)
+    return longest_path(line, 2.0, (line.vpp - 1.0) * line.pp, line.vpp, idle)

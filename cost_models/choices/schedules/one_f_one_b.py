@@ -27,4 +27,4 @@ def seconds(line: Line) -> Num:
 
     Exact for any stages; where the stages between the second and the last are not evaluated, they are taken as alike.
     """
-    return longest_path(line, line.behind, np.minimum(1.0, line.pp - 1.0), 1.0, 0.0)
+    return longest_path(line, 1.0, 0.0, 1.0, 0.0)
