@@ -75,7 +75,14 @@ def _usual(case: Case, d: Degrees) -> dict[str, Any]:
         "zero": _usual_zero(case, d),
         "sequence_parallel": support.sequence_parallel and tp > 1 and case.training.seq % (tp * cp) == 0 and not inference,
         "schedule": "interleaved" if float(num(d.vpp)) > 1 else "1f1b",
+        "recompute": "full" if _checkpointed(case) else "none",
     }
+
+
+def _checkpointed(case: Case) -> bool:
+    """Adapters over Hugging Face models are trained with gradient checkpointing where nobody says otherwise: peft's k-bit preparation
+    turns it on (peft utils/other.py, use_gradient_checkpointing=True), as do trl (sft_config.py), axolotl, LLaMA-Factory and ms-swift."""
+    return case.training.method in ("lora", "qlora") and case.framework in ("hf", "fsdp", "deepspeed")
 
 
 def _usual_zero(case: Case, d: Degrees) -> int:
@@ -99,6 +106,8 @@ def _assumed(case: Case, layout: Layout) -> list[str]:
         said.append("micro-batch 1")
     if "zero" not in case.fixed and layout.choices.zero:
         said.append(f"ZeRO-{layout.choices.zero}")
+    if "recompute" not in case.fixed and layout.choices.recompute != "none":
+        said.append(f"recompute {layout.choices.recompute}")
     if "sequence_parallel" not in case.fixed and np.any(num(d.tp) > 1):
         said.append(f"sequence parallel {'on' if layout.choices.sequence_parallel else 'off'}")
     return said

@@ -257,5 +257,7 @@ def _offload_found(best: Plan) -> tuple[str, str]:
     if not words:
         return "no offload", "--offload none"
     target = " --offload-target nvme" if choices.offload_target == "nvme" and choices.offload != "none" else ""
-    plain = " and ".join(word.partition(":")[0] for word in words)
-    return f"{plain} on the {'NVMe' if target else 'host'}", f"--offload {','.join(words)}{target}"
+    names = [word.partition(":")[0] for word in words]
+    where = "NVMe" if target else "host"
+    said = f"{' and '.join(names)} on the {where}" if len(names) < 3 else f"offload to the {where}"
+    return said, f"--offload {','.join(words)}{target}"

@@ -39,7 +39,8 @@ def search(
     """Return the fastest lawful layouts that fit with the safety margin, best first, or the reasons why there is none.
 
     The plans differ in tp, pp, cp, ep, dp or ZeRO stage; of each such combination the best is kept. Of a mixed cluster each pool is
-    planned by itself, and all together (`mixed`). `time_limit` (seconds) and an interrupt end the search with status `interrupted` and the best found so far.
+    planned by itself, and all together (`mixed`). `time_limit` (seconds) and an interrupt end the search with status `interrupted` and
+    the best found so far.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
     wanted = top or resolved.top

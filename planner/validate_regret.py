@@ -58,7 +58,7 @@ def layout_groups(predictions: Sequence[Prediction]) -> dict[tuple[str, ...], di
         if COMPOSED_SOURCE in run.source and spec.pool.nodes == 1:
             continue
         a = spec.architecture
-        shape = f"{a.id} {a.layers}x{a.hidden}"
+        shape = f"{a.id} {a.layers}x{a.hidden}, {a.heads} heads"
         what = (f"{run.num_gpus}x{run.gpu}", f"batch {run.global_batch}", f"sequence {run.seq_len}", run.precision, run.method)
         layout = repr((spec.layout, spec.training.extra.get("recompute_policy")))
         group = found.setdefault((run.source, run.framework, shape, *(w for w in what if w)), {})

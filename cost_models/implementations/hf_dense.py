@@ -49,6 +49,7 @@ class Code:
     adapter: float
     """Bytes of an adapter's input element; 0 without adapters."""
     kernel: Kernel
+    """litgpt computes capped scores by single ops (model.py, scaled_dot_product_attention)."""
     targets: tuple[str, ...]
     rank: float
     adapter_dropout: bool
@@ -83,7 +84,7 @@ def code_of(architecture: Architecture, training: Training, d: Dims) -> Code:
         frozen=frozen,
         quantised=training.method == "qlora",
         adapter=0.0 if not frozen else (4.0 if stack.adapter_fp32 else d.act_bytes),
-        kernel=stack.kernel,
+        kernel="eager" if training.framework == "litgpt" and architecture.attn_softcap else stack.kernel,
         targets=training.lora_targets if frozen else (),
         rank=float(training.lora_rank),
         adapter_dropout=frozen and training.lora_dropout > 0.0,

@@ -144,7 +144,8 @@ def _offloaded_part(layout: Layout, stages: Stages, flight: Num) -> Num:
     d = layout.degrees
     passes = flight * np.maximum(stages.layers, 1.0)
     resident = np.where(num(d.pp) > 1.0, OFFLOAD_RESIDENT * stages.layers / num(d.vpp), OFFLOAD_RESIDENT)
-    return num(d.activation_offload) * np.maximum(passes - resident, 0.0) / passes
+    held = np.where(passes > 0.0, passes, 1.0)
+    return num(d.activation_offload) * np.maximum(passes - resident, 0.0) / held
 
 
 def _kept(

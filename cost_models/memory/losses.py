@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from cost_models.blocks.dims import Dims
+    from cost_models.dims import Dims
     from cost_models.numeric import Num
     from cost_models.stack import Stack
     from cost_models.training import Loss, Training

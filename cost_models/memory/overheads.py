@@ -12,25 +12,36 @@ from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.layout import Layout
+    from cost_models.training import Training
+    from hardware.spec import Pool
 
 SOURCE = "hardware/measured/memory.toml"
+CACHED_UP_TO = 0.92
+"""Part of the card up to which blocks that could be given back count: beyond it they say nothing about what a run needs."""
 
 
-def overheads(layout: Layout, allocated: Num, apart: Num) -> Ledger:
-    """Return the overhead of every stage, bytes per rank: `overhead.reserved.*` and `overhead.device.*`."""
+def overheads(training: Training, layout: Layout, pool: Pool, allocated: Num, apart: Num) -> Ledger:
+    """Return the overhead of every stage, bytes per rank: `overhead.reserved.*` and `overhead.device.*`.
+
+    `apart`: blocks that stay cached beside the peak because it cannot use them. They fill what room the card has: before torch's
+    allocator runs out of memory it gives cached blocks back (c10/cuda/CUDACachingAllocator.cpp, release_cached_blocks).
+    """
     c = calibration("memory")
     d = layout.degrees
     pipelined = np.where(num(d.pp) > 1.0, 1.0, 0.0)
     share = c.value("cache_share") + pipelined * c.value("cache_share_pipeline")
-    cached = Term(
-        name="overhead.reserved.cache",
-        value=share * allocated + apart,
-        source=f"{SOURCE}: cache_share",
-        formula="allocated × share that stays cached or fragmented + copies of the optimizer step",
-    )
     kinds: Num = 0.0
     for degree in (d.tp, d.pp, d.cp, d.ep, d.dp):
         kinds = kinds + np.where(num(degree) > 1.0, 1.0, 0.0)
+    context = float(training.extra.get("context_bytes", c.value("context_bytes")))
+    outside = context + kinds * c.value("communicator_bytes")
+    room = np.maximum(CACHED_UP_TO * pool.capacity_bytes - outside - (1.0 + share) * allocated, 0.0)
+    cached = Term(
+        name="overhead.reserved.cache",
+        value=share * allocated + np.minimum(apart, room),
+        source=f"{SOURCE}: cache_share",
+        formula="allocated × share that stays cached or fragmented + copies of the optimizer step, where the card has room",
+    )
     zero = 0.0 * allocated
     return Ledger(
         "bytes",
@@ -38,7 +49,7 @@ def overheads(layout: Layout, allocated: Num, apart: Num) -> Ledger:
             cached,
             Term(
                 name="overhead.device.context",
-                value=c.value("context_bytes") + zero,
+                value=context + zero,
                 source=f"{SOURCE}: context_bytes",
                 formula="CUDA context, modules, libraries",
             ),

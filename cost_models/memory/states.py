@@ -128,7 +128,7 @@ class Held:
     head: Tally
     layer: Tally
     """The largest kind of layer."""
-    largest_quantised: Num
+    largest_quantised: Num = 0.0
     """Elements of the largest matrix that QLoRA stores in 4 bits."""
 
 

@@ -57,7 +57,7 @@ def memory(architecture: Architecture, training: Training, layout: Layout, pool:
     h = held(architecture, training, ops, stages)
     s = states(training, regime, layout, h, stages)
     if flat(training, layout):
-        s = replace(s, gradients=flat_gradients(training, regime, layout, h, stages, s))
+        s = replace(s, gradients=flat_gradients(training, regime, layout, h, stages))
     parts = Parts(
         held=h,
         states=s,
@@ -173,7 +173,7 @@ def _cost(
         total = phases[name].total + flat
         winner = np.where(total > allocated, float(number), winner)
         allocated = np.maximum(allocated, total)
-    over = overheads(layout, allocated, _apart(training, stack, phases, parts))
+    over = overheads(training, layout, pool, allocated, _apart(training, stack, phases, parts))
     reserved = allocated + over.terms[0].value
     device = allocated + over.total
     outside = host(regime, layout, pool, parts.states, parts.activations.offloaded + flat)

@@ -30,19 +30,29 @@ FLAT_SOURCE = (
 
 def flat(training: Training, layout: Layout) -> bool:
     """Tell whether FSDP1 runs the model by flat parameters and accumulates without reducing (litgpt: Fabric's no_backward_sync)."""
-    return training.framework == "litgpt" and layout.choices.zero >= 3
+    return training.framework == "litgpt" and layout.choices.zero >= 2
 
 
-def flat_gradients(training: Training, regime: Regime, layout: Layout, h: Held, stages: Stages, s: States) -> tuple[Term, ...]:
+def flat_gradients(training: Training, regime: Regime, layout: Layout, h: Held, stages: Stages) -> tuple[Term, ...]:
     """Return the gradients of flat parameters: of every layer whole, of the root unit (embedding, head) where it trains at all."""
     root = (h.embedding.total * stages.embedding + h.head.total * stages.head) * _root_trains(training)
     layers = h.stage.total - (h.embedding.total * stages.embedding + h.head.total * stages.head)
-    elements = layers + root + (h.stage.adapters + h.stage.expert_adapters if training.method != "full" else 0.0)
+    full = training.method == "full"
+    dense = layers - h.stage.experts + root + (0.0 if full else h.stage.adapters)
+    experts = h.stage.experts + (0.0 if full else h.stage.expert_adapters)
     whole = micro_batches(layout, training.global_batch) > 1.0
-    ranks = np.where(whole, 1.0, num(shares(layout, regime.gradient_from).dense))
+    divided = shares(layout, regime.gradient_from)
     text = "parameters of units that train × bytes, whole while they accumulate, else / ranks"
-    value = elements * regime.gradient_bytes / ranks
-    return (Term(name="gradients.dense", value=value, source=FLAT_SOURCE, formula=text),)
+    parts = (("dense", dense, divided.dense), ("experts", experts, divided.experts))
+    return tuple(
+        Term(
+            name=f"gradients.{name}",
+            value=value * regime.gradient_bytes / np.where(whole, 1.0, num(ranks)),
+            source=FLAT_SOURCE,
+            formula=text,
+        )
+        for name, value, ranks in parts
+    )
 
 
 def _root_trains(training: Training) -> float:

@@ -1,7 +1,9 @@
 """Seconds of one collective (alpha-beta by tier of the network), and where the members of a group sit.
 
 Ranks are placed in the order tp, cp, dp, pp (experts: etp, ep, expert dp, pp), so a group of `size` ranks `stride` apart has
-floor(domain / stride) of its members inside one fast domain (a server, or an NVL72 rack), and one NIC share for each of them.
+floor(domain / stride) of its members inside one fast domain (a server, or an NVL72 rack), and one NIC share for each of them. Rings run
+through all members, so every tier carries (n - 1) / n of the message: links, PCIe between the link domains of a server, and NICs, each
+as often as the members behind them. The slowest sets the pace.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from cost_models.op import Collective
     from hardware.spec import Pool
 
+PCIE_EXCHANGE = 0.75
+"""Rate of an all-to-all over PCIe / rate of a ring over it (collectives.csv: 18 beside 25 GB/s of 8 PCIe cards)."""
 SOURCE = "alpha-beta by tier, constants: hardware/measured/collectives.toml (public NCCL tests)"
 
 
@@ -73,9 +77,9 @@ def fabric(pool: Pool) -> Fabric:
     link_domain = float(pool.node.link_domain_size)
     domain = max(link_domain, float(pool.gpus_per_node)) if link_domain > pool.node.gpus_per_node else float(pool.gpus_per_node)
     host = pool.host_link_bytes_per_second or c("unknown_network_bytes_per_second")
-    pcie = host * c("pcie_fraction")
     link = pool.link_bytes_per_second or 0.0
     fast = link_domain > 1.0 and link > 0.0 and not pool.node.link.lower().startswith("pcie")
+    pcie = host * c("board_fraction" if fast else "pcie_fraction")
     switched = (pool.gpu.compute_capability or 0.0) >= 9.0 and pool.gpu.vendor.lower() == "nvidia" and link_domain > 2.0
     return Fabric(
         domain=domain,
@@ -85,7 +89,7 @@ def fabric(pool: Pool) -> Fabric:
         network_bytes_per_second=per_gpu / pool.oversubscription * c("network_fraction"),
         ring=c("link_ring_fraction") if fast else 1.0,
         all_reduce=c("link_nvls_fraction" if switched else "link_all_reduce_fraction") if fast else 1.0,
-        all_to_all=c("link_all_to_all_fraction") if fast else 0.75,
+        all_to_all=c("link_all_to_all_fraction") if fast else 1.0,
         members=c("link_members") if fast else 0.0,
         base_seconds=c("link_base_seconds"),
         hop_seconds=c("link_hop_seconds"),
@@ -113,7 +117,7 @@ class Placed:
     exchange_seconds_per_byte: Num
     """All-to-all inside the domain, of the whole message."""
     network_seconds_per_byte: Num
-    """Between domains, ring, of the whole message: 0 for a group inside one."""
+    """Between domains, ring, of the gathered message: 0 for a group inside one."""
     network_exchange_seconds_per_byte: Num
     nodes: Num
     """Domains that the group spans."""
@@ -126,24 +130,27 @@ def place(f: Fabric, group: Group) -> Placed:
     n = group.size
     together = np.minimum(np.maximum(np.floor(f.domain / group.stride), 1.0), n)
     nodes = np.ceil(n / together)
-    saturation = together / (together + f.members)
-    if f.link_domain >= f.domain:
-        rate: Num = f.link_bytes_per_second * saturation
-    else:
-        rate = np.where(together * group.stride <= f.link_domain, f.link_bytes_per_second * saturation, f.pcie_bytes_per_second)
     several = np.where(n > 1.0, 1.0, 0.0)
     outside = np.where(nodes > 1.0, 1.0, 0.0)
     moved = (n - 1.0) / n
-    crossing = (n - together) / n
+    linked = together
+    pcie: Num = 0.0
+    exchange: Num = 0.0
+    if f.link_domain < f.domain:
+        linked = np.minimum(np.maximum(np.floor(f.link_domain / group.stride), 1.0), together)
+        pcie = np.where(linked < together, moved, 0.0) / (f.pcie_bytes_per_second * linked)
+        exchange = (together - linked) / n / (f.pcie_bytes_per_second * PCIE_EXCHANGE)
+    rate = f.link_bytes_per_second * (linked / (linked + f.members))
+    link = np.where(linked > 1.0, moved, 0.0) / rate
     return Placed(
         size=n,
         together=together,
         moved=moved,
-        link_seconds_per_byte=moved / (rate * f.ring),
-        reduce_seconds_per_byte=2.0 * moved / (rate * f.all_reduce),
-        exchange_seconds_per_byte=((together - 1.0) / n) / (rate * f.all_to_all),
-        network_seconds_per_byte=crossing / (f.network_bytes_per_second * together),
-        network_exchange_seconds_per_byte=crossing / (f.network_bytes_per_second * f.all_to_all_network),
+        link_seconds_per_byte=np.maximum(link / f.ring, pcie),
+        reduce_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, pcie),
+        exchange_seconds_per_byte=np.maximum((linked - 1.0) / n / (rate * f.all_to_all), exchange),
+        network_seconds_per_byte=outside * moved / (f.network_bytes_per_second * together),
+        network_exchange_seconds_per_byte=(n - together) / n / (f.network_bytes_per_second * f.all_to_all_network),
         nodes=nodes,
         base_seconds=several * (f.base_seconds + f.hop_seconds * (n - 1.0))
         + outside * (f.network_base_seconds + f.network_hop_seconds * (nodes - 1.0)),

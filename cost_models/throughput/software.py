@@ -30,6 +30,7 @@ SWITCHES = {
     "overlap_all": "no: nothing is overlapped",
     "moe_a2a_overlap": "yes or no: expert all-to-all behind other work",
     "moe_dispatcher": "deepep or hybridep (a token goes once to each server), alltoall or allgather",
+    "capacity_padded": "yes: every expert gets as many tokens, so that the host need not wait for the router",
     "document_tokens": "mean length of the documents packed into a sequence (attention does not cross them)",
     "fp8_recipe": "delayed, current, blockwise, mxfp8 or nvfp4",
 }
@@ -91,6 +92,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     name = _class(training)
     graphs = _graphs(training)
     era = "2025" if "" < training.date < FUSED_MOE_SINCE else "2026"
+    launch = "2026" if "capacity_padded" in training.extra else era
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
     hooked = choices.zero == 3 and name not in ("compiled", "xla")
@@ -101,8 +103,8 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         attention=attention_kernel(training, gpu),
         host_forward_seconds=graphs * (table.value(f"host_forward_{name}") + hooks + adapters),
         host_backward_seconds=graphs * (table.value(f"host_backward_{name}") + 2.0 * hooks + 2.0 * adapters),
-        host_moe_forward_seconds=graphs * table.value(f"host_moe_forward_{era}"),
-        host_moe_backward_seconds=graphs * table.value(f"host_moe_backward_{era}"),
+        host_moe_forward_seconds=graphs * table.value(f"host_moe_forward_{launch}"),
+        host_moe_backward_seconds=graphs * table.value(f"host_moe_backward_{launch}"),
         host_collective_seconds=graphs * table.value(f"host_collective_{name}"),
         memory_factor=table.value(f"memory_factor_{name}"),
         loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),

@@ -89,7 +89,8 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
     regime = regime_of(training, layout.choices)
     accumulated = regime.main_gradient_bytes or regime.gradient_bytes
     fused = training.framework == "megatron"
-    uneven = 1.0 if training.balanced_routing else calibration("software").value("routing_imbalance")
+    even = training.balanced_routing or "capacity_factor" in training.extra
+    uneven = 1.0 if even else calibration("software").value("routing_imbalance")
     return Context(
         training=training,
         choices=layout.choices,

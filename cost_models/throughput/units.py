@@ -44,7 +44,7 @@ class Unit:
     again_products: Num = 0.0
     """GEMMs and attention in `again`."""
     kept_f: Num = 0.0
-    """Forward of products whose outputs `full` recomputation keeps all the same (policy save_qkv_proj)."""
+    """Forward of products that `full` recomputation does not run again."""
     tp_f: Num = 0.0
     tp_b: Num = 0.0
     """Busy; what is exposed is `tp_exposed_*`."""
@@ -201,7 +201,7 @@ def _products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num,
         m = g.m * load
         seconds, inputs, weights = product_seconds(r, rate, m, g.n, g.k, g.count, c.accumulate_bytes, weight=trained)
         u.gemm_f = u.gemm_f + seconds
-        if op.name == "attention.qkv" and c.training.extra.get("recompute_policy") == "save_qkv_proj":
+        if _kept(op, c):
             u.kept_f = u.kept_f + seconds
         u.gemm_b = u.gemm_b + inputs
         u.gemm_w = u.gemm_w + weights
@@ -229,12 +229,21 @@ def _products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num,
     return more_f, more_b
 
 
+def _kept(op: Op, c: Context) -> bool:
+    """Tell whether full recomputation leaves a product out: its output is kept (policy save_qkv_proj), or compilers see that no gradient
+    needs it (the last product of a layer ends in the next one's input, which is kept)."""
+    if op.name == "attention.qkv":
+        return c.training.extra.get("recompute_policy") == "save_qkv_proj"
+    return op.name == "mlp.down" and c.stack.name in ("compiled", "xla")
+
+
 def _packed(a: AttentionCore, training: Training) -> AttentionCore:
     """Short documents packed into one sequence attend to themselves only: the switch `document_tokens` names their mean length."""
     given = training.extra.get("document_tokens")
     if given is None:
         return a
-    return replace(a, causal_fraction=a.causal_fraction * min(1.0, float(given) / training.seq))
+    length = float(given)
+    return replace(a, kv_len=np.minimum(a.kv_len, length))
 
 
 def _ring_bytes(a: AttentionCore, c: Context) -> Num:

@@ -103,7 +103,9 @@ def _report(
 
         record = None if explained is None else explanation_record(explained)
         mixed = None if result.mixed is None else mixed_record(result.mixed, request.top)
-        output.document(search_document(result, resolved.assumed, resolved.warnings, request.top, record, lengths, further_fields(result, answers), mixed))
+        further = further_fields(result, answers)
+        r = resolved
+        output.document(search_document(result, r.assumed, r.warnings, request.top, record, lengths, further, mixed))
         return
     from planner.report.answers import answer_lines
     from planner.report.lengths import lengths_lines

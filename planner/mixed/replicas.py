@@ -23,7 +23,7 @@ from cost_models.transformer import model_ops
 from planner.evaluate import evaluate, fits_alone, plan
 from planner.mixed.join import before_and_after, replicas_ledger
 from planner.mixed.needs import replica_needs
-from planner.mixed.ways import Ways, ways
+from planner.mixed.ways import Points, Ways, ways
 from planner.plan import MixedPart, MixedPlan
 from planner.rules import broken
 from planner.rules.wishes import wish_rules
@@ -63,6 +63,7 @@ class Replicas:
         self.bounds = [np.where(self.shares[None, :] > 0, w.bound(self.shares), np.inf) for w in self.rows]
         self.afters = [w.after.copy() for w in self.rows]
         self.true: dict[tuple[int, int, int], Cost | None] = {}
+        self.points: dict[tuple[int, int], Points] = {}
         self.proved = True
 
     def best(self) -> MixedPlan | None:
@@ -118,12 +119,24 @@ class Replicas:
         wished = all(np.all(rule.holds(case, layout)) for rule in wish_rules(case))
         made = evaluate(case, layout) if wished and not broken(case, layout) else None
         self.true[k, row, share] = made
-        if made is None or not fits_alone(replace(case, wishes=()), layout, made):
+        if made is None:
             self.bounds[k][row, share] = np.inf
             return
-        before, after = before_and_after(made.time.ledger)
-        self.bounds[k][row, share] = float(before)
-        self.afters[k][row] = float(after)
+        if not fits_alone(replace(case, wishes=()), layout, made):
+            self.bounds[k][row, share:] = np.inf  # more micro-batches never take less memory
+            return
+        before, after = (float(x) for x in before_and_after(made.time.ledger))
+        self.afters[k][row] = after
+        self._tighten(k, row, share, before)
+
+    def _tighten(self, k: int, row: int, share: int, before: float) -> None:
+        """Use a true time for the bounds of the row's other shares."""
+        count = float(self.shares[share]) / self.rows[k].step[row]
+        counts, times = self.points.get((k, row), (np.zeros((1, 0)), np.zeros((1, 0))))
+        self.points[k, row] = np.append(counts, [[count]], axis=1), np.append(times, [[before]], axis=1)
+        bound = self.rows[k].bound(self.shares, row, self.points[k, row])[0]
+        self.bounds[k][row] = np.maximum(self.bounds[k][row], np.where(self.shares > 0, bound, np.inf))
+        self.bounds[k][row, share] = before
 
     def case_at(self, k: int, share: int) -> Case:
         """Return the case of a pool with its share of the batch."""

@@ -53,7 +53,7 @@ Formula = Callable[[Array, Array], Array]
 
 
 def best_split(tables: Tables, formula: Formula) -> tuple[tuple[int, ...], float, bool] | None:
-    """Return (layers of each stage, seconds of a step, whether every split was compared); None where no split fits. The first of equals wins."""
+    """Return (layers of each stage, seconds of a step, whether all splits were compared); None where none fits. The first of equals."""
     splits = _all(tables)
     exhaustive = splits is not None
     if splits is None:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 UNEVEN = ("megatron", "torchtitan")
 """Frameworks that take any split of the layers over stages."""
-SOLVED = 200
+SOLVED = 120
 """Pipelines whose layers are chosen: those that could beat the best plan of other kinds, by their bound."""
-SLOW = 24
+SLOW = 16
 """The same of pipelines that cannot."""
 WINDOW = 4
 """Where layers are of several kinds, a stage starts and holds at most this many layers off its share."""

@@ -23,6 +23,7 @@ from planner.mixed.join import before_and_after
 from planner.space import MAX_MICRO_BATCH, Counts, Group, groups
 
 Array = npt.NDArray[np.float64]
+Shares = npt.NDArray[np.int64]
 EXACT = 16
 """Shares up to which each is evaluated: larger batches are evaluated at one, a quarter, a half and all of it."""
 TOLERANCE = 1e-9
@@ -52,26 +53,50 @@ class Ways:
     def __len__(self) -> int:
         return len(self.layouts)
 
-    def bound(self, shares: npt.NDArray[np.int64]) -> Array:
-        """Return a lower bound of `before` for each row and share, (R, S): exact where the share was evaluated or pp is 1; infinite
-        where the row cannot take the share."""
-        m = shares[None, :] / self.step[:, None]
-        low = np.full(m.shape, -np.inf)
-        steady = self.stages <= 1.0
-        for i in range(self.counts.shape[1] - 1):
-            left, right = self.counts[:, i : i + 1], self.counts[:, i + 1 : i + 2]
-            width = np.maximum(right - left, 1e-30)
-            finite = np.where(np.isfinite(self.before), self.before, 0.0)
-            line = finite[:, i : i + 1] + (finite[:, i + 1 : i + 2] - finite[:, i : i + 1]) / width * (m - left)
-            known = np.isfinite(self.before[:, i]) & np.isfinite(self.before[:, i + 1]) & (self.counts[:, i + 1] > self.counts[:, i])
-            convex = known & (self.counts[:, i] >= self.stages)
-            outside = (m <= left) | (m >= right)
-            valid = (known & steady)[:, None] | (convex[:, None] & outside & (m >= self.stages[:, None]))
-            low = np.where(valid, np.maximum(low, line * (1.0 - TOLERANCE)), low)
-        for i in range(self.counts.shape[1]):  # more micro-batches never take less time nor memory
-            at = self.counts[:, i : i + 1]
-            low = np.where(m >= at, np.maximum(low, self.before[:, i : i + 1] * (1.0 - TOLERANCE)), low)
-        return np.where(np.mod(shares[None, :], self.grain[:, None]) == 0.0, np.maximum(low, 0.0), np.inf)
+    def bound(self, shares: Shares, row: int | None = None, more: Points | None = None) -> Array:
+        """Return a lower bound of `before` for each row (or one, with `more` evaluated points) and share, (R, S): exact where the share was
+        evaluated or pp is 1; infinite where the row cannot take the share."""
+        rows = slice(None) if row is None else slice(row, row + 1)
+        counts, before = self.counts[rows], self.before[rows]
+        if more is not None:
+            order = np.argsort(np.concatenate([counts, more[0]], axis=1), axis=1, kind="stable")
+            counts = np.take_along_axis(np.concatenate([counts, more[0]], axis=1), order, axis=1)
+            before = np.take_along_axis(np.concatenate([before, more[1]], axis=1), order, axis=1)
+        m = shares[None, :] / self.step[rows, None]
+        lines = _lines(m, counts, before, self.stages[rows], self.grain[rows] / self.step[rows])
+        low = np.maximum(lines, _monotone(m, counts, before))
+        return np.where(np.mod(shares[None, :], self.grain[rows, None]) == 0.0, np.maximum(low, 0.0), np.inf)
+
+
+Points = tuple[Array, Array]
+"""(counts, before) of one row, (1, P) each."""
+
+
+def _lines(m: Array, counts: Array, before: Array, stages: Array, group: Array) -> Array:
+    """Bound by the lines through neighbouring points: outside them, or anywhere without a pipeline. Points that hold no whole `group` of
+    micro-batches are left out: an interleaved schedule idles there."""
+    low = np.full(m.shape, -np.inf)
+    usable = np.isfinite(before) & (np.mod(counts, group[:, None]) == 0.0)
+    for i in range(counts.shape[1] - 1):
+        left, right = counts[:, i : i + 1], counts[:, i + 1 : i + 2]
+        known = usable[:, i] & usable[:, i + 1] & (right > left)[:, 0]
+        if not known.any():
+            continue
+        finite = np.where(known[:, None], before[:, i : i + 2], 0.0)
+        line = finite[:, :1] + (finite[:, 1:] - finite[:, :1]) / np.where(known[:, None], right - left, 1.0) * (m - left)
+        convex = known & (counts[:, i] >= stages)
+        outside = ((m <= left) | (m >= right)) & (m >= stages[:, None])
+        valid = (known & (stages <= 1.0))[:, None] | (convex[:, None] & outside)
+        low = np.where(valid, np.maximum(low, line * (1.0 - TOLERANCE)), low)
+    return low
+
+
+def _monotone(m: Array, counts: Array, before: Array) -> Array:
+    """Bound by the points below: more micro-batches never take less time nor memory."""
+    low = np.full(m.shape, -np.inf)
+    for i in range(counts.shape[1]):
+        low = np.where(m >= counts[:, i : i + 1], np.maximum(low, before[:, i : i + 1] * (1.0 - TOLERANCE)), low)
+    return low
 
 
 def ways(case: Case, most: int, deadline: float | None) -> Ways | None:
@@ -91,9 +116,9 @@ def ways(case: Case, most: int, deadline: float | None) -> Ways | None:
 
 
 def _divisible(case: Case, most: int) -> int:
-    """A batch that any dp of the pool times any micro-batch divides (of large shares: any without prime factors beyond 2 and 3), since
-    the true share is not known yet."""
-    micro_batches = lcm(*range(1, most + 1)) if most <= EXACT else 3 * MAX_MICRO_BATCH
+    """A batch that any dp of the pool times any micro-batch divides (of large shares: any power of two), since the true share is not
+    known yet."""
+    micro_batches = lcm(*range(1, most + 1)) if most <= EXACT else MAX_MICRO_BATCH
     return case.world * micro_batches * int(case.given.get("micro_batch", 1))
 
 

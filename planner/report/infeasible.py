@@ -9,6 +9,7 @@ from cost_models.choices.precision import regime_of
 from cost_models.numeric import num
 from cost_models.transformer import count_parameters
 from hardware.units import significant
+from planner.report.look import visible
 from planner.report.plans import memory_of
 from planner.report.table import Column, table
 from planner.report.words import gib, integer, layout_name, parameters, plural
@@ -63,7 +64,12 @@ def remedy_lines(remedies: Sequence[Remedy], look: Look) -> list[str]:
     """Return what would fit, with the flags that make the change."""
     columns = [Column(head="Would fit", align="left"), Column(head="memory GiB"), Column(head="s/step"), Column(head="with", align="left")]
     rows = [[_cut(r.change), memory_of(r.plan), significant(float(num(r.plan.cost.time.step_seconds))), r.flags] for r in remedies]
-    return table(columns, rows, look)
+    lines = table(columns, rows, look)
+    if max(len(visible(line)) for line in lines) <= look.width:
+        return lines
+    # flags that make it too wide stand below their row
+    head, rule, *short = table(columns[:-1], [row[:-1] for row in rows], look)
+    return [head, rule, *(text for line, row in zip(short, rows, strict=True) for text in (line, look.dim(f"  {row[-1]}")))]
 
 
 def _cut(change: str) -> str:

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from planner.runs.notes import Stated
     from planner.runs.row import Run
 
-SITES: tuple[tuple[str, float], ...] = ((r"4x100Gb/s OPA per node", 400.0), (r"^Jean Zay$", 400.0))
-"""Site -> network of one server, Gb/s in one direction (Jean Zay: 4 Omni-Path links of 100 Gb/s, IDRIS)."""
+SITES: tuple[tuple[str, float], ...] = ((r"4x100Gb/s OPA per node", 96.0), (r"^Jean Zay$", 119.0))
+"""Site -> network of one server, Gb/s in one direction: what would give NCCL what it got. Jean Zay has 4 Omni-Path links of 100 Gb/s, of
+which all-reduces got up to 42 Gb/s of the message on 4 servers of A100 and 44 to 57 on 16 of V100: 81 and 101 Gb/s on the links, 0.85 of
+these (bigscience-workshop/bigscience 9e64ede experiments/bandwidth/README.md)."""
+LINKED: tuple[tuple[str, int], ...] = ((r"4x100Gb/s OPA per node", 4),)
+"""Site -> GPUs on one NVLink domain (Jean Zay's A100 servers join 8 GPUs by "NVLink 4": two boards of four; the same, jz/hpc-specs.md)."""
 SOURCES: tuple[tuple[str, float], ...] = ((r"^VIA-Research/vTrain$", 800.0),)
 """Source -> the same for all its rows (vTrain config/*/*.json: inter_node_bandwidth 800, four HDR links)."""
 SERVERS: tuple[tuple[str, str], ...] = ((r"\bGCP A3\b", "gcp-a3-highgpu-8g"), (r"\bDGX-2\b", "dgx-2"), (r"\bGrand Teton\b", "dgx-h100"))
@@ -53,10 +57,14 @@ def pool(run: Run, said: Stated, card: Gpu, assumed: Assumptions) -> Pool:
     elif node is not None and per_node is not None:
         per_node = min(per_node, node.gpus_per_node)
     rate = _network(run, said, per_node or card.gpus_per_node or 8)
-    return _pool(card, node, run.num_gpus, per_node, rate, "no NVLink" in run.site, assumed)
+    linked = next((size for pattern, size in LINKED if re.search(pattern, run.site)), None)
+    return _pool(card, node, (run.num_gpus, per_node), rate, (linked, "no NVLink" in run.site), assumed)
 
 
-def _pool(card: Gpu, node: Node | None, count: int, per_node: int | None, rate: float | None, no_link: bool, assumed: Assumptions) -> Pool:
+def _pool(
+    card: Gpu, node: Node | None, sizes: tuple[int, int | None], rate: float | None, links: tuple[int | None, bool], assumed: Assumptions
+) -> Pool:
+    (count, per_node), (linked, no_link) = sizes, links
     try:
         request = PoolRequest(gpu=card, node=node, count=count, gpus_per_node=per_node, inter_node_bytes_per_second=rate)
         report = make_pool(request)
@@ -68,6 +76,8 @@ def _pool(card: Gpu, node: Node | None, count: int, per_node: int | None, rate: 
     if no_link:
         bare = {"link": "PCIe", "link_domain_size": 1, "link_bytes_per_second": card.pcie_bytes_per_second}
         made = made.model_copy(update={"node": made.node.model_copy(update=bare)})
+    if linked is not None and linked < made.node.link_domain_size:
+        made = made.model_copy(update={"node": made.node.model_copy(update={"link_domain_size": linked})})
     if rate is None and made.nodes > 1:
         assumed.note("network", made.node.network or made.node.name, "of the default server")
     return made

@@ -65,7 +65,7 @@ def _refuse(run: Run, said: Stated) -> None:
     if said.says("hybrid") or any(flag in said.arguments for flag in patterns) or _HYBRID.search(run.model):
         raise Unfit("unsupported architecture: Mamba hybrid")
     if re.search(r"modelopt_distill", run.model):
-        raise Unfit("unsupported training: distillation from a teacher model beside the student")
+        raise Unfit("unsupported architecture: a student with its teacher beside it (distillation)")
     if _ENCODER.search(run.model):
         raise Unfit("unsupported architecture: encoder-decoder or encoder")
 

@@ -102,6 +102,7 @@ def spec(run: Run) -> Spec | Skip:
     try:
         card = gpu(run) if run.gpu else None
         known = _habits(run)
+        timed = run.global_batch is not None
         run = _recipe(_alone(run, known, assumed), said, assumed)
         missing = [name for name in NEEDED if getattr(run, name) in (None, "")]
         if missing:
@@ -122,7 +123,7 @@ def spec(run: Run) -> Spec | Skip:
         pool=place,
         assumed=assumed.made,
         measured=measured(run, known.memory_kind),
-        timed=run.global_batch is not None,
+        timed=timed,
         typical_seq=known.mean_tokens if known.mean_tokens is not None and known.mean_tokens < (run.seq_len or 0) else None,
         time_representative="golden" not in run.source.lower() and not said.says("deterministic"),
     )

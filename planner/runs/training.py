@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cost_models.training import Optimizer, Training
+from hardware.units import MIB
 from planner.runs.frameworks import Habits, Lora, recipe_lora
 
 if TYPE_CHECKING:
@@ -165,6 +166,9 @@ def switches(run: Run, said: Stated, habits: Habits) -> dict[str, str]:
         extra["attention_kernel"] = "flash2"
     if run.precision.endswith("-mixed") and run.method in ("lora", "qlora"):
         extra["base_dtype"] = "fp32"
+    context = said.integer("context_mib")
+    if context is not None:
+        extra["context_bytes"] = f"{context * MIB:.0f}"
     if extra.get("other_adapter") == "Adapter":
         extra["untrained_layers"] = ADAPTER_START_LAYER
     if "lora-fa" in run.optimizer.lower():

@@ -91,7 +91,7 @@ def test_bytes_per_parameter(regime: str, total: float) -> None:
     model=st.sampled_from((LLAMA, MOE, MLA)),
 )
 def test_sharded_states_sum_to_the_whole(zero: Any, dp: int, ep: int, framework: Framework, model: Any) -> None:
-    """Over all ranks that share it, every state adds up to bytes × parameters."""
+    """Over all ranks that share it, every state adds up to bytes × parameters; FSDP1 under litgpt keeps accumulating gradients whole."""
     if model.moe is None or dp % ep:
         ep = 1
     training = Training(framework=framework, vocab_multiple=1)
@@ -111,7 +111,8 @@ def test_sharded_states_sum_to_the_whole(zero: Any, dp: int, ep: int, framework:
         terms = [t for t in cost.phases["optimizer"].terms if t.bucket == name and not t.name.startswith("gradients.main")]
         got_dense = float(sum(np.max(num(t.value)) for t in terms if t.name.endswith("dense")))
         got_experts = float(sum(np.max(num(t.value)) for t in terms if t.name.endswith("experts")))
-        divided = zero >= from_stage
+        accumulating = name == "gradients" and framework == "litgpt"
+        divided = zero >= from_stage and not accumulating
         assert got_dense * (dp if divided else 1) == pytest.approx(dense * width, rel=1e-9)
         assert got_experts * (dp if divided else ep) == pytest.approx(whole_experts * width, rel=1e-9)
 

@@ -85,7 +85,7 @@ RESOLVED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("open-instruct", "", {}, {"regime": "deepspeed", "zero": 3, "recompute": "none"}),
     ("nanotron", "", PARALLEL, {"regime": "nanotron", "zero": 1, "recompute": "none"}),
     ("litgpt", "", PARALLEL, {"regime": "pure-bf16", "zero": 3, "recompute": "full", "loss": "chunked"}),
-    ("torchtitan", "", PARALLEL, {"regime": "fsdp", "zero": 3, "recompute": "selective", "loss": "compiled"}),
+    ("torchtitan", "", PARALLEL, {"regime": "fsdp", "zero": 3, "recompute": "selective", "loss": "chunked"}),
     ("olmo-core", "", PARALLEL, {"regime": "fsdp", "zero": 3, "recompute": "none", "loss": "eager", "implementation": "compiled"}),
     ("jax", "MaxText", PARALLEL, {"regime": "fsdp", "zero": 3, "recompute": "full", "loss": "compiled"}),
     ("llm-foundry", "", PARALLEL, {"regime": "fsdp", "zero": 3, "recompute": "full"}),

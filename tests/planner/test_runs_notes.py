@@ -62,7 +62,7 @@ FACTS = [
     ("simumax-005", "shared_width", "3072"),
     ("simumax-005", "capacity_factor", "1"),
     ("simumax-005", "capacity_padded", "yes"),
-    ("simumax-005", "cross_entropy_fusion", "native"),
+    ("simumax-005", "cross_entropy_fusion", "te"),
     ("simumax-005", "overlap_all", "no"),
     ("fold-0006", "shared_width", "20480"),
     ("fold-0006", "capacity_factor", "1"),

@@ -220,11 +220,12 @@ def test_time_limit() -> None:
     assert search(asked("experts"), time_limit=0.0).status == "interrupted"
 
 
-def test_pools_are_planned_one_at_a_time() -> None:
+def test_plans_of_single_pools_stand_beside_those_over_pools() -> None:
     resolved = resolve(make_request({"model": "7b", "cluster": "8xA100-80G+4xRTX3090-24G"}))
     result = search(resolved, remedies=False)
     assert {p.pool.count for p in result.plans} <= {8, 4}
-    assert any("one at a time" in note for note in result.notes)
+    assert result.mixed is not None
+    assert {part.plan.pool.count for made in result.mixed.plans for part in made.parts} <= {4, 8}
     alone = search(
         resolve(make_request({"model": "7b", "cluster": "8xA100-80G", "global_batch": resolved.training.global_batch})), remedies=False
     )

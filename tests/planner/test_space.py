@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -46,30 +47,51 @@ def name(layout: Layout) -> tuple[Any, ...]:
     return (layout.choices, *(float(np.asarray(getattr(d, f))) for f in Degrees.__dataclass_fields__))
 
 
+def points(g: Group, v: int, i: int) -> list[Layout]:
+    """All points that one lawful row stands for: the row with every value of its reliefs."""
+    r, row = g.reliefs[v], g.layouts(v).row(i)
+    held = int(g.held()[i])
+    layers = (*r.recompute_layers[: held - 1], r.recompute_layers[-1]) if r.counts_layers else r.recompute_layers
+    moved = (float(np.asarray(row.degrees.activation_offload)), *(r.activation_offload if g.movable[v][i] else ()))
+    return [
+        replace(row, degrees=replace(row.degrees, recompute_layers=k, offload_fraction=f, activation_offload=a))
+        for k, f, a in product(layers, r.offload_fraction, moved)
+    ]
+
+
 def rows(found: list[Group]) -> list[tuple[Any, ...]]:
-    return [name(g.layouts(v).row(i)) for g in found for v in range(len(g.variants)) for i in np.flatnonzero(g.lawful[v])]
+    return [
+        name(p) for g in found for v in range(len(g.variants)) for i in np.flatnonzero(g.lawful[v]) for p in points(g, v, int(i))
+    ]
 
 
 @pytest.mark.parametrize("request_", SMALL, ids=lambda r: f"{r['framework']} {r['model']}")
 def test_space_is_the_lawful_grid(request_: dict[str, Any]) -> None:
-    """Brute force: every point of every family's grid, judged one by one by all binding rules, is in the space or not, once."""
+    """Brute force: every point of every family's grid, judged by all binding rules, is in the space or not, once."""
     case, counts = case_of(request_), Counts()
     found = rows(listed(case, counts))
     assert len(found) == len(set(found)) == counts.lawful > 0
-    choices = {(g.choices, v) for g in listed(case, Counts()) for v in g.variants}
+    choices = {(v, r) for g in listed(case, Counts()) for v, r in zip(g.variants, g.reliefs, strict=True)}
     laws, axes = binding(case), candidates(case)
     names = [n for n in axes if n != "dp"]
     fixed = {k: (float(v),) for k, v in case.given.items() if k in axes}
     wanted = set()
-    for _, variant in choices:
-        for point in product(*(fixed.get(n, axes[n]) for n in names)):
-            degrees: dict[str, Any] = dict(zip(names, map(float, point), strict=True))
-            degrees["dp"] = case.world / (degrees["tp"] * degrees["pp"] * degrees["cp"])
-            if degrees["dp"] != int(degrees["dp"]):
-                continue
-            one = Layout(degrees=Degrees(**degrees), choices=variant)
-            if all(np.all(rule.holds(case, one)) for rule in laws):
-                wanted.add(name(one))
+    for variant, relief in choices:
+        reliefs = {
+            "recompute_layers": relief.recompute_layers,
+            "offload_fraction": relief.offload_fraction,
+            "activation_offload": (*fixed.get("activation_offload", (0.0,)), *relief.activation_offload),
+        }
+        grid = np.array(list(product(*(reliefs.get(n) or fixed.get(n, axes[n]) for n in names))), dtype=np.float64)
+        degrees: dict[str, Any] = {n: grid[:, [i]] for i, n in enumerate(names)}
+        degrees["dp"] = case.world / (degrees["tp"] * degrees["pp"] * degrees["cp"])
+        batch = Layout(degrees=Degrees(**degrees), choices=variant)
+        keep = degrees["dp"] == np.floor(degrees["dp"])
+        if relief.counts_layers:
+            keep &= degrees["recompute_layers"] < np.ceil(case.architecture.layers / degrees["pp"])
+        for rule in laws:
+            keep &= np.broadcast_to(np.asarray(rule.holds(case, batch)), keep.shape)
+        wanted |= {name(batch.row(int(i))) for i in np.flatnonzero(keep)}
     assert set(found) == wanted
 
 
