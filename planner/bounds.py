@@ -46,10 +46,14 @@ def splittable(group: Group) -> npt.NDArray[np.bool_]:
     return np.asarray((group.columns["pp"] > 1.0) & group.lawful[0] & able)
 
 
-def balanced_seconds(case: Case, layout: Layout) -> Array:
-    """Return seconds of a step that no split of the layers of each row beats, whatever is recomputed, (N,)."""
+def balanced_seconds(case: Case, layout: Layout, *, fitting: bool = False) -> Array:
+    """Return seconds of a step that no split of the layers of each row beats, whatever is recomputed, (N,).
+
+    With `fitting`, infinite where no split fits: some stage holds at least the mean of all states.
+    """
     table = balanced(case, layout)
-    return step_of(table, pipeline_bound(layout, case.training.global_batch, table))
+    seconds = step_of(table, pipeline_bound(layout, case.training.global_batch, table))
+    return np.where(table.states_bytes > case.limit_bytes * (1.0 + ROUNDING), np.inf, seconds) if fitting else seconds
 
 
 def step_of(table: StageTable, pipeline_seconds: Array) -> Array:

@@ -169,6 +169,8 @@ class StageTable:
     """What stages of one pipeline cost, whatever the others hold; all arrays (R,)."""
 
     device_bytes: Array
+    states_bytes: Array
+    """Weights, gradients and optimizer."""
     host_bytes: Array
     """Per server, were all its ranks on this stage."""
     nvme_bytes: Array
@@ -263,6 +265,7 @@ def _stage_table(
     send = terms["pp.send"] / _flat(2.0 * num(m), size)
     return StageTable(
         device_bytes=_flat(result.memory.stage_device_bytes, size),
+        states_bytes=_flat(_states(result.memory), size),
         host_bytes=_flat(result.memory.host_bytes_per_node, size),
         nvme_bytes=_flat(result.memory.nvme_bytes_per_node, size),
         forward_seconds=_flat(result.time.stage_forward_seconds, size) + send,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FIRST = 64
 """Rows of the first look at a group; later looks are at four times as many, up to CHUNK."""
 Rows = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,19 +69,22 @@ class _Look:
     group: Group
     open: bool = False
     """Whether a row fits the device at its leanest and fails otherwise, so that something less lean may do."""
-    hopeless: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    settled: dict[bool, Mask] = field(default_factory=dict)
+    """Activations offloaded or not -> rows that exceed the device so, and therefore under every variant that is less lean."""
 
     def first(self) -> Plan | None:
-        """Return the first plan found."""
-        alive = self._fast_enough()
-        for variant in reversed(range(len(self.group.variants))):
-            for lean, moved in ((True, True), (True, False), (False, False)):
-                rows = np.flatnonzero(alive & self.group.lawful[variant] & (self.group.movable[variant] if moved else True))
-                if not lean and (variant or not self._asks_more()):
-                    continue
-                if (made := self._tried(variant, self._leaders(rows), lean=lean, moved=moved)) is not None:
+        """Return the first plan found, the leanest variants looked at first."""
+        group, alive = self.group, self._fast_enough()
+        self.settled = {moved: np.zeros(len(group), dtype=bool) for moved in (False, True)}
+        for variant in reversed(range(len(group.variants))):
+            for moved in (True, False):
+                rows = alive & group.lawful[variant] & ~self.settled[True] & (group.movable[variant] if moved else ~self.settled[False])
+                if (made := self._tried(variant, self._leaders(rows), lean=True, moved=moved)) is not None:
                     return made
-        return None
+        if not self._asks_more():
+            return None
+        plain = np.flatnonzero(alive & group.lawful[0] & ~self.settled[True] & ~self.settled[False])
+        return self._tried(0, plain, lean=False, moved=False)
 
     def _asks_more(self) -> bool:
         """Tell whether a wish about results goes beyond memory."""
@@ -97,10 +101,19 @@ class _Look:
                 keep[piece] = totals(replace(case, wishes=paces), fastest).wished
         return keep
 
-    def _leaders(self, rows: Rows) -> Rows:
-        """Return the smallest micro-batch of each family that is not hopeless; all rows where a wish may favour larger ones."""
-        rows = rows[~np.isin(self.group.families[rows], self.hopeless)]
+    def _leaders(self, mask: Mask) -> Rows:
+        """Return the smallest micro-batch of each family among some rows; all of them where a wish may favour larger ones."""
+        rows = np.flatnonzero(mask)
         return rows if self._asks_more() else rows[np.unique(self.group.families[rows], return_index=True)[1]]
+
+    def _settle(self, rows: Rows, *, moved: bool) -> None:
+        """Settle rows that exceed the device at their leanest, with the larger micro-batches of their families."""
+        families, first = np.unique(self.group.families[rows], return_index=True)
+        if not len(families):
+            return
+        at = np.minimum(np.searchsorted(families, self.group.families), len(families) - 1)
+        beyond = (families[at] == self.group.families) & (self.group.codes >= self.group.codes[rows[first]][at])
+        self.settled[moved] = self.settled[moved] | beyond
 
     def _reliefs(self, variant: int, rows: Rows, *, lean: bool, moved: bool) -> dict[str, npt.NDArray[np.float64]]:
         """Return the values of the reliefs: the leanest of each, or the fastest."""
@@ -119,10 +132,10 @@ class _Look:
             good = np.flatnonzero(fits)
             if len(good):
                 return plan(case, entry_of(case, layouts, found, int(good[0])).layout)
-            self.open = self.open or bool((found.device_bytes <= case.limit_bytes).any())
+            beyond = found.device_bytes > case.limit_bytes
+            self.open = self.open or not bool(beyond.all())
             if lean:
-                beyond = found.states_bytes > case.limit_bytes
-                self.hopeless = np.union1d(self.hopeless, self.group.families[piece[beyond]])
+                self._settle(piece[beyond], moved=moved)
         return None
 
 

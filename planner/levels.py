@@ -91,7 +91,7 @@ def _bounded(group: Group, rows: Rows, choices: Choices, relief: Relief) -> Iter
         lawful &= np.broadcast_to(np.asarray(rule.holds(group.case, batch)).reshape(-1), lawful.shape)
     if not lawful.any():
         return
-    bound = np.where(lawful, balanced_seconds(group.case, batch), np.inf).reshape(len(parts), size)
+    bound = np.where(lawful, balanced_seconds(group.case, batch, fitting=True), np.inf).reshape(len(parts), size)
     fixed = None if relief.counts_layers or choices.recompute != "full" else float(num(relief.recompute_layers[0]))
     for part, bounds in zip(parts, bound, strict=True):
         yield Level(choices=choices, offload_fraction=part, counted=relief.counts_layers, fixed_layers=fixed), bounds

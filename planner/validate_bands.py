@@ -108,12 +108,13 @@ def quantiles(values: Array, weight: Array, probabilities: Sequence[float]) -> A
     return np.asarray(np.interp(probabilities, at, ordered))
 
 
-def band_of(members: Sequence[Residual], meaning: str, origin: str, rows: str) -> Band:
-    """Return the band of a pool of residuals."""
+def band_of(members: Sequence[Residual], meaning: str, origin: str, rows: str, *, widened: bool = True) -> Band:
+    """Return the band of a pool of residuals, as wide as left-out sources need, or as the rows are spread."""
     values, weight = np.asarray([r.log for r in members]), weights(members)
     stated = quantiles(values, weight, PROBABILITIES)
     middle = stated[PROBABILITIES.index(0.5)]
-    ratios = np.exp(middle + (stated - middle) * _width(members, values, weight))
+    width = _width(members, values, weight) if widened else 1.0
+    ratios = np.exp(middle + (stated - middle) * width)
     ascending = _parted([float(f"{ratio:.{DIGITS}g}") for ratio in ratios])
     return Band(Quantiles(probabilities=PROBABILITIES, values=ascending, unit="1", meaning=meaning, origin=origin, rows=rows))
 
@@ -162,11 +163,14 @@ def derive(members: Sequence[Residual], of: str, kind: PeakKind | None, meaning:
 
 
 def derive_fit(members: Sequence[Residual], of: MemoryClass, meaning: str = "", origin: str = "") -> Band:
-    """Return the band of what must fit: of all peaks of a class, whatever their kind; of all rows where they are of too few sources."""
+    """Return the band of what must fit: of all peaks of a class, whatever their kind; of all rows where they are of too few sources.
+
+    It is as wide as the rows are spread: scores of the two kinds, one sharp and one not, do not compare.
+    """
     own = [r for r in members if r.of == of]
     enough = len(own) >= FEWEST_ROWS and len({r.source for r in own}) >= FEWEST_SOURCES
     words, picked = (f"peaks of class {of}, both kinds", own) if enough else ("all rows", list(members))
-    return band_of(picked, meaning, origin, counted(words, picked))
+    return band_of(picked, meaning, origin, counted(words, picked), widened=False)
 
 
 @dataclass(frozen=True, slots=True)

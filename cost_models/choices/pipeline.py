@@ -7,7 +7,8 @@ stage it covers. Hence going round the stages j..i costs their times and gains t
 j, and what remains is the way there and back. Both ways may rest in warm-up or drain, w_i passes of one kind at one stage up to i.
 With T = forward + backward, u = min(w, M - 1), M passes of each kind, and i, k any stages from j on:
 
-    time = max over j, i, k of  T_0 + … + T_{j-1} + (M - u_j) T_j + (T_{j+1} + … + T_i) + u_i max(f_0..f_i) + (T_{j+1} + … + T_k) + u_k max(b_0..b_k)
+    time = max over j, i, k of  T_0 + … + T_{j-1} + (M - u_j) T_j
+                              + (T_{j+1} + … + T_i) + u_i max(f_0..f_i) + (T_{j+1} + … + T_k) + u_k max(b_0..b_k)
 """
 
 from __future__ import annotations

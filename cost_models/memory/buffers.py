@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.ledger import Term, add
-from cost_models.memory.units import gathered
+from cost_models.memory.units import DEEPSPEED_BUCKET, gathered
 from cost_models.numeric import Num, num
 from cost_models.stack import MEGATRON, Stack
 from hardware.calibration import calibration
@@ -25,8 +25,6 @@ HOPPER = 9.0
 """Compute capability from which torch and Transformer Engine take 32 MiB cuBLAS workspaces."""
 DUMMY_GRADIENTS_SINCE = "2025-05"
 """Release of Transformer Engine 2.3."""
-DEEPSPEED_BUCKET = 5e8
-"""Elements of reduce and all-gather buckets (DeepSpeed runtime/zero/config.py)."""
 DEEPSPEED_SUB_GROUP = 2.0 * DEEPSPEED_BUCKET
 """Elements that ZeRO-3 updates at a time (sub_group_size)."""
 DS_SOURCE = "DeepSpeed runtime/zero/config.py (bucket sizes in elements), stage_1_and_2.py, stage3.py"

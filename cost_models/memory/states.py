@@ -177,54 +177,61 @@ class States:
 def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: Stages) -> States:
     """Return the states of every evaluated stage under `regime`.
 
-    Source: the regime's. Assumes: ZeRO pads partitions by less than one part in a thousand. Megatron's Muon divides the matrices
-    layer by layer and leaves what AdamW updates (embedding, head, vectors) whole on every rank.
+    Source: the regime's. Assumes: ZeRO pads partitions by less than one part in a thousand. Megatron's Muon deals whole parameters to
+    the ranks (core/optimizer/layer_wise_optimizer.py): the rank that has embedding or head holds its states whole.
     """
-    mode = OFFLOAD[layout.choices.offload]
-    away = num(layout.degrees.offload_fraction)
     lora = training.method in ("lora", "qlora")
     trained = _trained(training, regime, h, stages) if lora else h.stage
-    weight = shares(layout, regime.weight_from)
     step = shares(layout, regime.optimizer_from)
-    weights = (
-        _base(training, regime, h.stage, weight)
-        if lora
-        else _full("weights", "weight", regime.weight_bytes, trained, weight, regime.source)
-    )
-    if lora:
-        weights = (*weights, *_full("weights.adapters", "adapter weight", regime.weight_bytes, trained, shares(layout, 3), regime.source))
     gradient, main = shares(layout, regime.gradient_from), shares(layout, regime.main_gradient_from)
-    stepped = trained
-    if training.optimizer == "muon" and training.framework == "megatron":
-        stepped = replace(trained, others=trained.others * num(step.dense))
-    moments = _moments(regime, stepped, step)
-    kept = _full("optimizer.master", "master", regime.master_bytes, stepped, step, regime.source)
-    host_optimizer: Num = 0.0
-    if training.extra.get("paged_optimizer") == "yes":
-        host_optimizer = add(term.value for term in moments)
-    else:
-        kept = (*kept, *moments)
-    if mode.optimizer:
-        for term in kept:
-            host_optimizer = host_optimizer + term.value * away
-        kept = tuple(_scaled(term, 1.0 - away) for term in kept)
-    host_weights: Num = 0.0
-    if mode.weights:
-        for term in weights:
-            host_weights = host_weights + term.value * away
-        weights = tuple(_scaled(term, 1.0 - away) for term in weights)
+    weights, host_weights = _weights(training, regime, layout, h, trained)
+    optimizer, host_optimizer = _optimizer(training, regime, layout, trained, step)
     passing = _one_parameter(h, stages) if training.extra.get("optimizer_in_backward") == "yes" and not lora else trained
     return States(
         weights=weights,
         gradients=_full("gradients", "gradient", regime.gradient_bytes, passing, gradient, regime.source),
         main_gradients=_full("gradients.main", "main gradient", regime.main_gradient_bytes, trained, main, regime.source),
-        optimizer=kept,
+        optimizer=optimizer,
         host_optimizer=host_optimizer,
         host_weights=host_weights,
         trained=trained,
         optimizer_shares=step,
         gradient_ranks=num(layout.degrees.dp) * layout.degrees.cp,
     )
+
+
+def _weights(training: Training, regime: Regime, layout: Layout, h: Held, trained: Tally) -> tuple[tuple[Term, ...], Num]:
+    """Weights on the device, and the bytes of those that offload moved to the host."""
+    share = shares(layout, regime.weight_from)
+    if training.method in ("lora", "qlora"):
+        adapters = _full("weights.adapters", "adapter weight", regime.weight_bytes, trained, shares(layout, 3), regime.source)
+        weights = (*_base(training, regime, h.stage, share), *adapters)
+    else:
+        weights = _full("weights", "weight", regime.weight_bytes, trained, share, regime.source)
+    return _moved(weights, layout) if OFFLOAD[layout.choices.offload].weights else (weights, 0.0)
+
+
+def _optimizer(training: Training, regime: Regime, layout: Layout, trained: Tally, share: Shares) -> tuple[tuple[Term, ...], Num]:
+    """Master weights and moments on the device, and the bytes of those on the host: paged moments, and what offload moved."""
+    stepped = trained
+    if training.optimizer == "muon" and training.framework == "megatron":
+        stepped = replace(trained, others=trained.others * num(share.dense))
+    master = _full("optimizer.master", "master", regime.master_bytes, stepped, share, regime.source)
+    moments = _moments(regime, stepped, share)
+    paged = training.extra.get("paged_optimizer") == "yes"
+    kept = master if paged else (*master, *moments)
+    outside = add(term.value for term in moments) if paged else num(0.0)
+    if not OFFLOAD[layout.choices.offload].optimizer:
+        return kept, outside
+    here, moved = _moved(kept, layout)
+    return here, outside + moved
+
+
+def _moved(terms: tuple[Term, ...], layout: Layout) -> tuple[tuple[Term, ...], Num]:
+    """What offload leaves of `terms` on the device, and the bytes that it moves."""
+    away = num(layout.degrees.offload_fraction)
+    here = tuple(replace(t, value=t.value * (1.0 - away), formula=f"{t.formula} × part left on the device") for t in terms)
+    return here, add(t.value * away for t in terms)
 
 
 def _one_parameter(h: Held, stages: Stages) -> Tally:
@@ -240,10 +247,6 @@ def _trained(training: Training, regime: Regime, h: Held, stages: Stages) -> Tal
     if training.extra.get("train_embeddings") == "yes":
         copies = share * (h.embedding.others * stages.embedding + h.head.others * stages.head)
     return Tally(matrices=h.stage.adapters, experts=h.stage.expert_adapters, others=copies)
-
-
-def _scaled(term: Term, factor: Num) -> Term:
-    return Term(name=term.name, value=term.value * factor, source=term.source, formula=f"{term.formula} × part left on the device")
 
 
 def _full(prefix: str, what: str, width: float, t: Tally, share: Shares, source: str) -> tuple[Term, ...]:

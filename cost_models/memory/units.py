@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from cost_models.stages import Stages
     from cost_models.training import Training
 
-DEEPSPEED_LIVE = 1e9
+DEEPSPEED_BUCKET = 5e8
+"""Elements of reduce and all-gather buckets (DeepSpeed runtime/zero/config.py)."""
+DEEPSPEED_LIVE = 2.0 * DEEPSPEED_BUCKET
 """Elements that ZeRO-3 keeps gathered for reuse (max_live_parameters, max_reuse_distance)."""
 FSDP_SOURCE = "PyTorch FSDP: the unit that computes and the one prefetched; gradients of a unit before and inside the reduce-scatter"
 DS_LIVE_SOURCE = "DeepSpeed runtime/zero/config.py (stage3_max_live_parameters), partitioned_param_coordinator.py"

@@ -110,15 +110,14 @@ class Placed:
     """Members inside one domain."""
     moved: Num
     """Part of a gathered message that each member receives: (n − 1) / n."""
-    link_seconds_per_byte: Num
-    """Inside the domain, ring, of the received bytes."""
+    gather_seconds_per_byte: Num
+    """Of the gathered message; the slowest tier of the ring."""
     reduce_seconds_per_byte: Num
-    """All-reduce inside the domain, of the whole message."""
+    """All-reduce of the message."""
     exchange_seconds_per_byte: Num
     """All-to-all inside the domain, of the whole message."""
-    network_seconds_per_byte: Num
-    """Between domains, ring, of the gathered message: 0 for a group inside one."""
     network_exchange_seconds_per_byte: Num
+    """The same between domains: 0 for a group inside one."""
     nodes: Num
     """Domains that the group spans."""
     base_seconds: Num
@@ -128,11 +127,11 @@ class Placed:
 def place(f: Fabric, group: Group) -> Placed:
     """Return `group` placed on the fabric."""
     n = group.size
+    others = n - 1.0
+    moved = others / n
     together = np.minimum(np.maximum(np.floor(f.domain / group.stride), 1.0), n)
     nodes = np.ceil(n / together)
-    several = np.where(n > 1.0, 1.0, 0.0)
-    outside = np.where(nodes > 1.0, 1.0, 0.0)
-    moved = (n - 1.0) / n
+    network = np.where(nodes > 1.0, moved, 0.0) / (f.network_bytes_per_second * together)
     linked = together
     pcie: Num = 0.0
     exchange: Num = 0.0
@@ -142,32 +141,31 @@ def place(f: Fabric, group: Group) -> Placed:
         exchange = (together - linked) / n / (f.pcie_bytes_per_second * PCIE_EXCHANGE)
     rate = f.link_bytes_per_second * (linked / (linked + f.members))
     link = np.where(linked > 1.0, moved, 0.0) / rate
+    slower = np.maximum(network, pcie)
+    latency = f.hop_seconds * others + f.network_hop_seconds * (nodes - 1.0)
     return Placed(
         size=n,
         together=together,
         moved=moved,
-        link_seconds_per_byte=np.maximum(link / f.ring, pcie),
-        reduce_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, pcie),
+        gather_seconds_per_byte=np.maximum(link / f.ring, slower),
+        reduce_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, slower),
         exchange_seconds_per_byte=np.maximum((linked - 1.0) / n / (rate * f.all_to_all), exchange),
-        network_seconds_per_byte=outside * moved / (f.network_bytes_per_second * together),
         network_exchange_seconds_per_byte=(n - together) / n / (f.network_bytes_per_second * f.all_to_all_network),
         nodes=nodes,
-        base_seconds=several * (f.base_seconds + f.hop_seconds * (n - 1.0))
-        + outside * (f.network_base_seconds + f.network_hop_seconds * (nodes - 1.0)),
+        base_seconds=latency + np.where(others > 0.0, f.base_seconds, 0.0) + np.where(nodes > 1.0, f.network_base_seconds, 0.0),
     )
 
 
 def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     """Return the seconds of one collective of `message_bytes` (the whole message), 0 in a group of one.
 
-    The slower of the two tiers sets the pace: chunks are pipelined through both.
+    The slowest of the tiers sets the pace: chunks are pipelined through all.
     """
     if kind == "all_reduce":
-        per_byte = np.maximum(p.reduce_seconds_per_byte, 2.0 * p.network_seconds_per_byte)
-        return message_bytes * per_byte + p.base_seconds
+        return message_bytes * p.reduce_seconds_per_byte + p.base_seconds
     if kind == "all_to_all":
         return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.base_seconds
-    return message_bytes * np.maximum(p.link_seconds_per_byte, p.network_seconds_per_byte) + p.base_seconds
+    return message_bytes * p.gather_seconds_per_byte + p.base_seconds
 
 
 def dispatch_seconds(p: Placed, message_bytes: Num, copies: float) -> Num:

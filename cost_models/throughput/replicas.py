@@ -10,6 +10,7 @@ import numpy as np
 from cost_models.layout import Layout, expert_dp, shard_ranks
 from cost_models.numeric import Num, num
 from cost_models.throughput.collectives import Fabric, Group, Placed, collective_seconds, place
+from cost_models.throughput.unit import nothing
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from cost_models.op import Collective
     from cost_models.throughput.roofline import Rates
     from cost_models.throughput.software import Software
-    from cost_models.throughput.units import Unit
+    from cost_models.throughput.unit import Unit
     from cost_models.training import Training
     from hardware.spec import Pool
 
@@ -28,29 +29,33 @@ class Replicas:
 
     dense: Placed
     """Ranks that divide (or copy) the dense state: the shard group where one is set, else dp × cp."""
-    expert: Placed
-    copies: Placed
-    """Replicas of a shard group (hybrid sharding); a group of one otherwise."""
+    expert: Placed | None
+    """Ranks that hold the same experts; None for a model without."""
+    copies: Placed | None
+    """Replicas of a shard group (hybrid sharding); None where no layout has any."""
     divided: Num
     """Ranks over which the optimizer state of dense parameters is divided."""
     expert_divided: Num
 
 
-def replicas(layout: Layout, f: Fabric) -> Replicas:
-    """Return the data-parallel groups of `layout` placed on the fabric."""
+def replicas(layout: Layout, f: Fabric, *, experts: bool) -> Replicas:
+    """Return the data-parallel groups of `layout` placed on the fabric. `experts`: the model has some."""
     d = layout.degrees
     shard = shard_ranks(layout)
     everyone = num(d.dp) * d.cp
-    experts = expert_dp(layout)
     stride = num(d.tp)
-    one = 1.0
     zero = layout.choices.zero
+    grouped = bool(np.any(num(d.shard_group) > 0.0))
+    expert: Num = 1.0
+    if experts:
+        expert = expert_dp(layout)
+        expert = np.maximum(1.0, expert * np.minimum(1.0, shard / everyone)) if grouped else expert
     return Replicas(
         dense=place(f, Group(size=shard, stride=stride)),
-        expert=place(f, Group(size=np.maximum(1.0, experts * np.minimum(1.0, shard / everyone)), stride=num(d.ep) * d.etp)),
-        copies=place(f, Group(size=np.maximum(1.0, everyone / shard), stride=stride * shard)),
-        divided=shard if zero else one,
-        expert_divided=np.maximum(1.0, experts * np.minimum(1.0, shard / everyone)) if zero else one,
+        expert=place(f, Group(size=expert, stride=num(d.ep) * d.etp)) if experts else None,
+        copies=place(f, Group(size=np.maximum(1.0, everyone / shard), stride=stride * shard)) if grouped else None,
+        divided=shard if zero else 1.0,
+        expert_divided=expert if zero else 1.0,
     )
 
 
@@ -63,7 +68,7 @@ def zero3(u: Unit, r: Replicas, regime: Regime, training: Training, stack: Softw
         width = 1.0
     gather = collective_seconds(r.dense, "all_gather", u.dense * width)
     reduce = collective_seconds(r.dense, "reduce_scatter", u.trained_dense * regime.reduce_bytes)
-    if isinstance(u.expert, np.ndarray) or u.expert > 0:
+    if r.expert is not None and not nothing(u.expert):
         gather = gather + collective_seconds(r.expert, "all_gather", u.expert * width)
         reduce = reduce + collective_seconds(r.expert, "reduce_scatter", u.trained_expert * regime.reduce_bytes)
     if stack.zero_messages > 1.0:
@@ -130,14 +135,17 @@ def synchronise(
     """
     dense, expert = params
     zero = layout.choices.zero
-    copies = collective_seconds(r.copies, "all_reduce", dense * (regime.reduce_bytes / np.maximum(num(r.divided), 1.0)))
-    copies = np.where(num(r.copies.size) > 1.0, copies, 0.0)
+    copies: Num = 0.0
+    if r.copies is not None:
+        copies = collective_seconds(r.copies, "all_reduce", dense * (regime.reduce_bytes / np.maximum(num(r.divided), 1.0)))
+        copies = np.where(num(r.copies.size) > 1.0, copies, 0.0)
     if zero == 3:
         left = _behind_window(copies, window[1], stack.grad_hidden)
         return Synchronised(reduce=copies, reduce_exposed=left, gather=0.0, gather_exposed=0.0)
     kind: Collective = "all_reduce" if zero == 0 else "reduce_scatter"
     once = collective_seconds(r.dense, kind, dense * regime.reduce_bytes)
-    once = once + np.where(num(expert) > 0.0, collective_seconds(r.expert, kind, expert * regime.reduce_bytes), 0.0)
+    if r.expert is not None:
+        once = once + np.where(num(expert) > 0.0, collective_seconds(r.expert, kind, expert * regime.reduce_bytes), 0.0)
     each = zero == 2 and training.framework not in ("megatron",)
     times = micro_batches if each else 1.0
     reduce = once * times + copies
@@ -145,7 +153,8 @@ def synchronise(
     gather: Num = 0.0
     if zero:
         gather = collective_seconds(r.dense, "all_gather", dense * regime.gather_bytes)
-        gather = gather + np.where(num(expert) > 0.0, collective_seconds(r.expert, "all_gather", expert * regime.gather_bytes), 0.0)
+        if r.expert is not None:
+            gather = gather + np.where(num(expert) > 0.0, collective_seconds(r.expert, "all_gather", expert * regime.gather_bytes), 0.0)
     return Synchronised(
         reduce=reduce, reduce_exposed=exposed, gather=gather, gather_exposed=_behind_window(gather, window[0], stack.gather_hidden)
     )

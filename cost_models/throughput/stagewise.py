@@ -13,7 +13,7 @@ from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, num
 from cost_models.stages import Stages
 from cost_models.stages import decisive as decisive_index
-from cost_models.throughput.units import Unit
+from cost_models.throughput.unit import Unit, nothing
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
@@ -46,18 +46,20 @@ class Parts:
     def again(self, read: Callable[[Unit], Num]) -> Num:
         """Sum `read` over the fully recomputed layers of each stage."""
         k = self.layer_kinds
-        return _sum(self.units[:k], self.counts[:k], read) * self.recomputed
+        return 0.0 if nothing(self.recomputed) else _sum(self.units[:k], self.counts[:k], read) * self.recomputed
 
     def again_whole(self, read: Callable[[Unit], Num]) -> Num:
         """Sum `read` over the fully recomputed layers of the model."""
         k = self.layer_kinds
-        return _sum(self.units[:k], self.totals[:k], read) * self.recomputed_total
+        return 0.0 if nothing(self.recomputed_total) else _sum(self.units[:k], self.totals[:k], read) * self.recomputed_total
 
 
 def _sum(units: tuple[Unit, ...], counts: tuple[Num, ...] | tuple[float, ...], read: Callable[[Unit], Num]) -> Num:
     total: Num = 0.0
     for u, count in zip(units, counts, strict=True):
-        total = total + count * read(u)
+        value = read(u)
+        if not nothing(value):
+            total = total + count * value
     return total
 
 
@@ -97,7 +99,7 @@ def line(layout: Layout, held: Stages, micro_batches: Num, stage: tuple[Num, Num
     """
     pp = num(layout.degrees.pp)
     behind = pp - 1.0 - held.index
-    forward, backward, weight = (num(x) + 0.0 * behind for x in stage)
+    forward, backward, weight = (np.broadcast_to(num(x), np.broadcast_shapes(np.shape(x), behind.shape)) for x in stage)
     time = forward + backward
     if layout.stage_layers is not None:
         before = _before(time)
@@ -134,8 +136,11 @@ def _before_decisive(
     """Sum of the stages before each: what the first and the last leave is spread evenly over those between them."""
     first, last = time[..., :1], time[..., -1:]
     middle = (total - first - last) / np.maximum(num(pp) - 2.0, 1.0)
-    inner = first + (index - 1.0) * middle
-    return np.where(index == 0.0, 0.0, np.where(index == num(pp) - 1.0, total - last, inner))
+    inner = index[..., 1:-1]
+    before = np.zeros_like(time)
+    before[..., 1:-1] = np.where(inner == 0.0, 0.0, first + (inner - 1.0) * middle)
+    before[..., -1:] = np.where(index[..., -1:] == 0.0, 0.0, total - last)
+    return before
 
 
 def _total(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -169,27 +174,31 @@ def decisive(architecture: Architecture, held: Stages, layout: Layout) -> Stages
     )
 
 
-@dataclass(frozen=True, slots=True)
 class Pick:
     """Takes the values of the stage that sets the pace."""
 
-    position: npt.NDArray[np.int64]
+    def __init__(self, position: npt.NDArray[np.int64], stages: int) -> None:
+        self.position, self.stages = position, stages
+        self.flat = None if position.ndim == 0 else np.arange(len(position)) * stages + position
 
     def __call__(self, value: Num) -> Num:
         """Return the value at that stage, () or (N,)."""
         x = num(value)
         if x.ndim == 0:
             return x
-        if self.position.ndim == 0:
+        if self.flat is None:
             return x[self.position] if x.shape[-1] > 1 else x[0]
         if x.shape[-1] == 1:
             return x[:, 0]
-        return np.take_along_axis(x, self.position[:, None], axis=-1)[:, 0]
+        if x.shape != (len(self.flat), self.stages):
+            x = np.broadcast_to(x, (len(self.flat), self.stages))
+        return x.reshape(-1)[self.flat]
 
 
 def slowest(time: Num) -> Pick:
     """Return the pick of the stage with the longest time."""
-    return Pick(np.asarray(np.argmax(num(time), axis=-1)))
+    x = num(time)
+    return Pick(np.asarray(np.argmax(x, axis=-1)), x.shape[-1])
 
 
 def flat(value: Num) -> Num:

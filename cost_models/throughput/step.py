@@ -10,7 +10,6 @@ from cost_models.choices.precision import regime_of
 from cost_models.choices.schedules import schedule
 from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term
-from cost_models.model_ops import ModelOps
 from cost_models.numeric import Num, num
 from cost_models.result import TimeCost
 from cost_models.throughput.collectives import Fabric, Group, Placed, fabric, place, send_seconds
@@ -19,11 +18,13 @@ from cost_models.throughput.roofline import Rates, rates
 from cost_models.throughput.software import Software, software
 from cost_models.throughput.stagewise import Parts, decisive, flat, line, parts, slowest
 from cost_models.throughput.terms import pipeline_terms, rerun, stage_terms, step_terms
-from cost_models.throughput.units import Context, unit
+from cost_models.throughput.unit import Context
+from cost_models.throughput.units import unit
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
+    from cost_models.model_ops import ModelOps
     from cost_models.stages import Stages
     from cost_models.training import Training
     from hardware.spec import Pool
@@ -41,7 +42,7 @@ def step_time(
     stack = software(training, layout.choices, pool.gpu)
     r = rates(training, stack, pool.gpu)
     f = fabric(pool)
-    groups = replicas(layout, f)
+    groups = replicas(layout, f, experts=architecture.moe is not None)
     p = _parts(architecture, training, layout, pool, ops, stages, (stack, r, f, groups))
     forward, backward, weight = _passes(p, training)
     shown = forward[0] + 0.0 * stages.index, backward[0] + 0.0 * stages.index

@@ -13,7 +13,7 @@ from cost_models.ledger import Term
 from cost_models.numeric import Num
 from cost_models.throughput.collectives import SOURCE as NETWORK
 from cost_models.throughput.roofline import SOURCE as KERNELS
-from cost_models.throughput.units import Unit
+from cost_models.throughput.unit import Unit, nothing
 
 if TYPE_CHECKING:
     from cost_models.layout import Layout
@@ -79,6 +79,8 @@ def stage_terms(p: Parts, pick: Pick, m: Num, training: Training) -> list[Term]:
         terms.append(kernels("compute.vocabulary_backward", edges(_device_backward), _VOCABULARY))
         terms.append(kernels("recompute.full", m * pick(p.again(rerun)), "micro_batches x forward of the recomputed layers"))
     for name, busy, exposed, formula in (*_TRAFFIC, *(_TRAFFIC_BACKWARD if trains else ())):
+        if all(nothing(busy(u)) for u in p.units):
+            continue
         value = layers(busy) + edges(busy)
         if np.any(value):
             source = HOST_LINK if name.startswith("offload") else NETWORK
@@ -99,7 +101,9 @@ def rerun(u: Unit) -> Num:
 def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: Pick) -> Num:
     total: Num = 0.0
     for u, count in parts:
-        total = total + count * pick(read(u))
+        value = read(u)
+        if not nothing(value):
+            total = total + count * pick(value)
     return total
 
 

@@ -4,7 +4,7 @@ replicas  step = (max over pools of [forward, backward, reduction inside the poo
           follows the reduction]) × stragglers. All pools wait for the slowest gradient, and for the slowest optimizer step.
 stages    step = (the schedule's own formula on the stages of all pools, each with the time it has on its pool and the sends over its own
           links + max over pools of each term once a step) × stragglers.
-Source: Whale (arXiv 2011.09208), section 3.3 (synchronous replicas wait for the slowest; stages balanced by time);
+Source: Whale (arXiv 2011.09208; synchronous replicas wait for the slowest; stages balanced by time);
 the schedules: cost_models/choices/schedules; stragglers: hardware/measured/software.toml, over the servers of all pools.
 """
 
@@ -29,7 +29,7 @@ AFTER = ("dp.gather", "optimizer.update", "offload.cpu_optimizer", "offload.tran
 """Terms that follow the gradient reduction."""
 ONCE = ("dp.reduce", *AFTER)
 """Terms that occur once a step, whatever the pipeline does."""
-WHALE = "Whale (arXiv 2011.09208), section 3.3"
+WHALE = "Whale (arXiv 2011.09208)"
 
 
 def exposed(term: Term) -> Array:

@@ -50,7 +50,7 @@ class Link:
         """Return the seconds of averaging all gradients between pools: each GPU all-reduces its part with one GPU of every other pool.
 
         Inside the pools gradients are reduced and spread before and gathered after, as for the copies of a shard group (hierarchical
-        all-reduce: Cho et al. 2019, BlueConnect, section 3; Megatron-LM num_distributed_optimizer_instances). The slowest pool counts.
+        all-reduce: Cho et al. 2019, BlueConnect; Megatron-LM num_distributed_optimizer_instances). The slowest pool counts.
         """
         slowest = 0.0
         for pool in pools:

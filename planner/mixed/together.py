@@ -123,7 +123,7 @@ def _of_framework(
 
 def _looked(framework: str, looked: Looked) -> str:
     if not looked.candidates:
-        return f"stages in {framework}: no pipeline over the pools has room for the model"
+        return f"stages in {framework}: no pipeline over the pools is lawful and has room for the model"
     said = f"stages in {framework}: {looked.candidates:,} pipelines, none faster than {significant(looked.bound_seconds)} s by its bound,"
     said += f" {looked.solved:,} with their layers chosen" + (" (not over all splits)" if looked.windowed else "")
     stopped = looked.stopped_seconds

@@ -178,6 +178,16 @@ RULES = (
         given=lambda case, layout: f"precision fp8: {case.pool.gpu.name} has no fp8 units; try --precision bf16",
     ),
     Rule(
+        id="fp8_peak",
+        sentence="the fp8 rate of the card is known, as a step in fp8 cannot be timed without it",
+        source="planner",
+        reads=(),
+        holds=lambda case, layout: (
+            case.training.precision != "fp8" or not case.pool.gpu.fp8_supported or "fp8" in case.pool.gpu.peak_flop_per_second
+        ),
+        given=lambda case, layout: f"precision fp8: no source gives the fp8 rate of {case.pool.gpu.name}; try --precision bf16",
+    ),
+    Rule(
         id="flash_device",
         sentence="FlashAttention-2 needs compute capability 8.0",
         source="flash-attn README (Ampere, Ada or Hopper)",

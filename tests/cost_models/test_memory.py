@@ -243,3 +243,45 @@ def test_figure_longest_sample_decides(name: str, seq: int) -> None:
     training = Training(framework="hf", method="lora", seq=seq, global_batch=4)
     ledger = evaluate(LLAMA, training, single(Choices(zero=0, recompute="full"), micro_batch=4)).phases["forward"]
     assert float(np.max(ledger.bucket("activations") + ledger.bucket("logits"))) == pytest.approx(said["activations_bytes"], rel=within)
+
+
+def _term(cost: MemoryCost, phase: str, name: str) -> float:
+    return float(np.max(sum(num(t.value) for t in cost.phases[phase].terms if t.name == name)))
+
+
+def test_accumulating_under_fsdp1_keeps_whole_gradients() -> None:
+    """litgpt accumulates under no_sync: one micro-batch divides the gradients over the ranks, two keep them whole."""
+    training = Training(framework="litgpt", seq=512, global_batch=4)
+    once = evaluate(LLAMA, training, single(Choices(zero=3), dp=4))
+    twice = evaluate(LLAMA, training.model_copy(update={"global_batch": 8}), single(Choices(zero=3), dp=4))
+    assert _term(twice, "optimizer", "gradients.dense") == 4.0 * _term(once, "optimizer", "gradients.dense")
+    frozen = evaluate(LLAMA, training.model_copy(update={"method": "lora"}), single(Choices(zero=3), dp=4))
+    assert _term(frozen, "optimizer", "gradients.dense") > 0.8 * _term(once, "optimizer", "gradients.dense")
+
+
+def test_fine_grained_offload_leaves_a_window_on_the_device() -> None:
+    training = Training(framework="megatron", seq=4096, global_batch=8)
+    away = training.model_copy(update={"extra": {"offload_modules": "core_attn,attn_proj"}})
+    stay, moved = evaluate(LLAMA, training, single(pp=4)), evaluate(LLAMA, away, single(pp=4))
+    assert activations(moved) < 0.9 * activations(stay)
+    assert float(stay.host_bytes_per_node) == 0.0 < float(moved.host_bytes_per_node)
+    window = _term(moved, "forward", "activations.offload_window")
+    assert activations(stay) - activations(moved) == pytest.approx(float(moved.host_bytes_per_node) / POOL.gpus_per_node)
+    assert 0.0 < window < activations(stay) - activations(moved)
+
+
+def test_cached_blocks_do_not_count_beyond_the_card() -> None:
+    """A foreach step leaves blocks that activations cannot use; they fill the card, but are given back before memory runs out."""
+    roomy = evaluate(GPT, Training(framework="hf", seq=1024, global_batch=1), single())
+    full = evaluate(LLAMA, Training(framework="hf", seq=1024, global_batch=1), single())
+    shares = [float(np.max(num(c.overhead.terms[0].value))) / float(c.peak_allocated_bytes) for c in (roomy, full)]
+    assert float(full.peak_allocated_bytes) > POOL.capacity_bytes
+    assert shares[1] == pytest.approx(0.05)
+    assert shares[0] > 2.0 * shares[1]
+
+
+@pytest.mark.parametrize(("method", "bytes_per_logit"), [("full", 12.0), ("lora", 8.0 * (1.0 + 128.0 / 1024.0))])
+def test_fabric_returns_logits_in_fp32(method: Any, bytes_per_logit: float) -> None:
+    """litgpt: fp32 logits, their fp32 log-softmax, and one chunk of 128 tokens more where the head is computed in chunks."""
+    cost = evaluate(LLAMA, Training(framework="litgpt", method=method, seq=1024, global_batch=1), single())
+    assert float(np.max(cost.phases["forward"].bucket("logits"))) == pytest.approx(1024 * LLAMA.vocab * bytes_per_logit)

@@ -71,7 +71,7 @@ def term(cost: TimeCost, name: str) -> float:
         ("a100-sxm-80g", (8192, 8192, 8192), 256e12),
         ("a100-sxm-80g", (1024, 1024, 1024), 119e12),
         ("h100-sxm-80g", (8192, 8192, 8192), 760e12),
-        ("b200-sxm", (16384, 8192, 8192), 1500e12),
+        ("b200-sxm", (4096, 28672, 8192), 1091e12),
     ],
 )
 def test_gemm_rates_of_published_shapes(gpu: str, shape: tuple[int, int, int], flop_per_second: float) -> None:

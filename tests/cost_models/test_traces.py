@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,12 +15,14 @@ from cost_models.catalog import load
 from cost_models.layout import Choices, Degrees, Layout
 from cost_models.ledger import add
 from cost_models.memory.total import memory
-from cost_models.model_ops import ModelOps
 from cost_models.numeric import num
 from cost_models.stages import stages
 from cost_models.training import Training
 from cost_models.transformer import model_ops
 from hardware.cluster import parse_cluster
+
+if TYPE_CHECKING:
+    from cost_models.model_ops import ModelOps
 
 WITHIN = 0.01
 TRUTH = Path(__file__).resolve().parents[1] / "published" / "truth.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,13 +15,15 @@ from planner.clash import clash_for
 from planner.cli import main
 from planner.exists import any_plan
 from planner.measures import layout_values, result_values
-from planner.plan import ClashMember, Plan, SearchResult
 from planner.remedies import remedies_for
 from planner.request import Request, RequestError, Resolved, make_request, resolve
 from planner.requirements import Requirement, requirements
 from planner.rules import broken
 from planner.search import best, frameworks, search
-from planner.wish import Wish
+
+if TYPE_CHECKING:
+    from planner.plan import ClashMember, Plan, SearchResult
+    from planner.wish import Wish
 
 MODELS = ("Qwen/Qwen2.5-0.5B", "gpt2", "llama-3.1-8b", "Qwen/Qwen2.5-7B", "gpt-neox-20b")
 CLUSTERS = ("1xRTX4090", "2xRTX3090-24G", "4xA100-40G", "1xH100-80G", "8xV100-32G", "3xRTX4090")
@@ -258,7 +260,8 @@ def test_the_fewest_more_gpus() -> None:
     """Not only doublings: 8B in full without offload on A100-40G."""
     request: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "1xA100-40G", "offload": "none", "global_batch": 60}
     found = remedies_for(resolve(make_request(request)), exists, best)
-    (more,) = [r for r in found if r.flags.startswith("--cluster") and r.plan.pool.gpu.id == resolve(make_request(request)).cluster.pools[0].gpu.id]
+    card = resolve(make_request(request)).cluster.pools[0].gpu.id
+    (more,) = [r for r in found if r.flags.startswith("--cluster") and r.plan.pool.gpu.id == card]
     count = more.plan.pool.count
     for fewer in range(1, count):
         assert search(resolve(make_request({**request, "cluster": f"{fewer}xA100-40G"})), remedies=False).status == "infeasible"

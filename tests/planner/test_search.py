@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,21 +45,24 @@ def asked(name: str, **more: Any) -> Resolved:
 
 
 def brute(resolved: Resolved) -> tuple[dict[tuple[float, ...], float], int]:
-    """Best step of every distinct combination by evaluating every lawful layout of the grid, and how many fit."""
+    """Best step of every distinct combination by evaluating every lawful layout of the grid, reliefs included, and how many fit."""
     best: dict[tuple[float, ...], float] = {}
     fits = 0
     for group in spaces(resolved, resolved.cluster.pools[0], Counts()):
-        for v in range(len(group.variants)):
-            rows = np.flatnonzero(group.lawful[v])
-            if not len(rows):
-                continue
-            found = totals(group.case, group.layouts(v, rows))
-            good = fitting(group.case, found)
-            fits += int(good.sum())
-            keys = np.stack([group.columns[n][rows] for n in ("tp", "pp", "cp", "ep", "dp")], axis=1)
-            for key, seconds in zip(keys[good], found.step_seconds[good], strict=True):
-                name = (*map(float, key), float(group.variants[v].zero))
-                best[name] = min(best.get(name, float("inf")), float(seconds))
+        for v, relief in enumerate(group.reliefs):
+            for k, f, a in product(relief.recompute_layers, relief.offload_fraction, (None, *relief.activation_offload)):
+                able = group.lawful[v] if a is None else group.movable[v]
+                rows = np.flatnonzero(able & (k < group.held())) if relief.counts_layers else np.flatnonzero(able)
+                if not len(rows):
+                    continue
+                point = {"recompute_layers": k, "offload_fraction": f, **({} if a is None else {"activation_offload": a})}
+                found = totals(group.case, group.layouts(v, rows, **{n: np.full(len(rows), x) for n, x in point.items()}))
+                good = fitting(group.case, found)
+                fits += int(good.sum())
+                keys = np.stack([group.columns[n][rows] for n in ("tp", "pp", "cp", "ep", "dp")], axis=1)
+                for key, seconds in zip(keys[good], found.step_seconds[good], strict=True):
+                    name = (*map(float, key), float(group.variants[v].zero))
+                    best[name] = min(best.get(name, float("inf")), float(seconds))
     return best, fits
 
 
@@ -79,13 +83,18 @@ def test_brute_force_finds_nothing_better(name: str) -> None:
     got = [step(p) for p in result.plans]
     assert len(got) == len(wanted)
     assert all(g <= w for g, w in zip(got, wanted, strict=True))
-    plain = [p for p in result.plans if p.layout.stage_layers is None and float(num(p.layout.degrees.recompute_layers)) < 0]
+    plain = [p for p in result.plans if p.layout.stage_layers is None and p.layout.stage_recompute is None]
     for p in plain:
         d = p.layout.degrees
         key = (*(float(num(getattr(d, n))) for n in ("tp", "pp", "cp", "ep", "dp")), float(p.layout.choices.zero))
         assert step(p) == best[key]
     assert result.searched.feasible > 0
     assert result.searched.lawful >= fits
+    certificate = result.searched.certificate
+    assert certificate is not None
+    assert certificate.proved
+    assert (certificate.gap, certificate.bound_seconds, certificate.unsolved) == (0.0, got[0], 0)
+    assert certificate.families == certificate.solved + certificate.discarded
 
 
 @pytest.mark.parametrize("name", REQUESTS)

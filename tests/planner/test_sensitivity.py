@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cost_models.numeric import num
-from planner.plan import Plan
 from planner.request import Resolved, make_request, resolve
 from planner.search import search
 from planner.sensitivity import scenarios, sensitivities
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
 
 
 def asked(**request: Any) -> Resolved:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cost_models.layout import Choices, Degrees, Layout
+from planner import space as space_module
 from planner.request import make_request, resolve
 from planner.rules import binding
 from planner.space import Counts, Group, candidates, groups
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
     from planner.case import Case
 
 SMALL: list[dict[str, Any]] = [
-    {"model": "Qwen/Qwen2.5-0.5B", "cluster": "4xA100-80G", "global_batch": 4, "framework": "megatron"},
+    {"model": "Qwen/Qwen2.5-0.5B", "cluster": "4xA100-80G", "global_batch": 4, "framework": "megatron", "vpp": 1, "cp": 1},
+    {
+        "model": "Qwen/Qwen2.5-0.5B",
+        "cluster": "4xA100-80G",
+        "global_batch": 4,
+        "framework": "megatron",
+        "recompute": "selective",
+        "offload": "none",
+    },
     {"model": "Qwen/Qwen2.5-0.5B", "cluster": "4xA100-80G", "global_batch": 4, "framework": "deepspeed"},
     {"model": "llama-3.1-8b", "cluster": "2x2xA100-80G", "global_batch": 4, "framework": "torchtitan", "tp": 1, "vpp": 1},
     {
@@ -28,9 +37,18 @@ SMALL: list[dict[str, Any]] = [
         "framework": "megatron",
         "recompute": "full",
         "zero": 1,
+        "vpp": 1,
+        "offload": "none",
     },
     {"model": "llama-3.1-8b", "cluster": "4xA100-80G", "global_batch": 4, "framework": "fsdp", "offload": "none"},
 ]
+
+
+@pytest.fixture(autouse=True)
+def few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts of the optimizer and one of the activations: brute force walks every point."""
+    monkeypatch.setattr(space_module, "OFFLOAD_PARTS", (0.5, 1.0))
+    monkeypatch.setattr(space_module, "ACTIVATION_PARTS", (1.0,))
 
 
 def case_of(request: dict[str, Any]) -> Case:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cost_models.numeric import num
-from planner.answers import WhyNot
 from planner.cli import main
 from planner.exists import any_plan
 from planner.request import RequestError, Resolved, make_request, resolve
 from planner.search import best, frameworks, search
 from planner.why import of_kind, parse_kind, why_not
+
+if TYPE_CHECKING:
+    from planner.answers import WhyNot
 
 
 def asked(**request: Any) -> Resolved:
@@ -115,7 +117,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     request = ["search", "--model", "Qwen/Qwen2.5-0.5B", "--cluster", "4xRTX4090", "--global-batch", "16", "--top", "2"]
     assert main([*request, "--why", "tp=2", "--why", "tp=3", "--pareto", "--sensitivity"]) == 0
     text = capsys.readouterr().out
-    for piece in ("Why not tp=2", "plan 1", "Why not tp=3", "does not divide", "Front of step time against memory", "1 GiB more on each GPU"):
+    headings = ("Why not tp=2", "Why not tp=3", "Front of step time against memory", "1 GiB more on each GPU")
+    for piece in (*headings, "plan 1", "does not divide"):
         assert piece in text
     assert all(len(line) <= 96 or line.lstrip().startswith(("Next", "planner")) for line in text.splitlines())
     assert main([*request, "--why", "tp=2", "--why", "tp=3", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Wishes: the language against Python's own evaluation, the search with wishes against filtering everything, objectives against brute force."""
+"""Wishes: the language against Python's own reading, searches with wishes against filtering everything, objectives too."""
 
 from __future__ import annotations
 

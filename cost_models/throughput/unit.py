@@ -1,0 +1,94 @@
+"""What pricing a unit of the model needs, and what it gives: the seconds of a layer of one kind, of the embedding or the head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.layout import Choices
+from cost_models.numeric import Num
+from cost_models.throughput.collectives import Placed
+from cost_models.throughput.roofline import Rates
+from cost_models.throughput.software import Software
+from cost_models.training import Training
+
+
+@dataclass(kw_only=True, slots=True)
+class Unit:
+    """Seconds per micro-batch. `f`, `b`, `w`, `again` = forward, backward for inputs, for weights, and forward run again (selective)."""
+
+    gemm_f: Num = 0.0
+    gemm_b: Num = 0.0
+    gemm_w: Num = 0.0
+    attention_f: Num = 0.0
+    attention_b: Num = 0.0
+    memory_f: Num = 0.0
+    memory_b: Num = 0.0
+    again: Num = 0.0
+    again_products: Num = 0.0
+    """GEMMs and attention in `again`."""
+    kept_f: Num = 0.0
+    """Forward of products that `full` recomputation does not run again."""
+    tp_f: Num = 0.0
+    tp_b: Num = 0.0
+    """Busy; what is exposed is `tp_exposed_*`."""
+    tp_exposed_f: Num = 0.0
+    tp_exposed_b: Num = 0.0
+    cp_f: Num = 0.0
+    cp_b: Num = 0.0
+    cp_exposed_f: Num = 0.0
+    cp_exposed_b: Num = 0.0
+    ep_f: Num = 0.0
+    ep_b: Num = 0.0
+    ep_exposed_f: Num = 0.0
+    ep_exposed_b: Num = 0.0
+    host_f: Num = 0.0
+    """Time the device waits for the host."""
+    host_b: Num = 0.0
+    zero_f: Num = 0.0
+    """ZeRO-3 gathers (and reduction, in backward); busy and exposed, set by `zero3`."""
+    zero_b: Num = 0.0
+    zero_exposed_f: Num = 0.0
+    zero_exposed_b: Num = 0.0
+    zero_again: bool = False
+    """A recomputed forward gathers too."""
+    offload_f: Num = 0.0
+    offload_b: Num = 0.0
+    offload_exposed_f: Num = 0.0
+    offload_exposed_b: Num = 0.0
+    dense: Num = 0.0
+    """Parameters outside the routed experts."""
+    expert: Num = 0.0
+    trained_dense: Num = 0.0
+    trained_expert: Num = 0.0
+    saved_bytes: Num = 0.0
+    forward: Num = 0.0
+    """Exposed seconds of the forward, all in all."""
+    backward: Num = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """What pricing needs beside the ops."""
+
+    training: Training
+    choices: Choices
+    rates: Rates
+    stack: Software
+    groups: dict[str, Placed]
+    """tp, cp, ep, etp; groups that are 1 in every layout are left out."""
+    imbalance: Num
+    """Load of the busiest expert rank / mean."""
+    copies: float
+    """Experts of one token (top-k)."""
+    clamped: bool
+    """The gated unit clamps, scales and shifts its inputs (gpt-oss), which few kernels fuse."""
+    act_bytes: float
+    accumulate_bytes: float
+    """HBM bytes that a weight gradient moves per element of the weight, inside its product (fused accumulation)."""
+    add_bytes: float
+    """HBM bytes per trained parameter and micro-batch of a separate accumulation pass; 0 where it is fused."""
+
+
+def nothing(value: Num) -> bool:
+    """Tell whether a unit lacks the value altogether (the plain 0 that it begins with), so that it need not be added."""
+    return isinstance(value, float) and value == 0.0
