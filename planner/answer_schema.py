@@ -94,3 +94,18 @@ class SensitivityRecord(Record):
     """Tokens per second of all GPUs over those of plan 1, less one; null where either is missing."""
     same_layout: bool
     plan: AnswerPlanRecord | None
+
+
+class AnswersRecord(Record):
+    """What a search was asked beside its ranking."""
+
+    clash: list[ClashRecord] = []
+    """Where nothing fits: requirements that cannot be met together."""
+    clash_minimal: bool | None = None
+    """Whether each member of the clash was shown to be needed; null without a clash."""
+    front: list[AnswerPlanRecord] = []
+    """With --pareto: step time against device peak, the fastest first, thinned."""
+    why: list[WhyRecord] = []
+    """One for each --why."""
+    sensitivity: list[SensitivityRecord] = []
+    """With --sensitivity."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cost_models.numeric import num
+from planner import search as engine
 from planner.board import Entry
 from planner.evaluate import plan
 from planner.exists import any_plan
@@ -15,7 +16,7 @@ from planner.measures import SECONDS_PER_HOUR, usd_per_hour
 from planner.plan import Plan, Searched, SearchResult, Status
 from planner.requirements import same_server, with_pools
 from planner.scan import OutOfTime
-from planner.search import best, frameworks, search, spaces
+from planner.search import best, frameworks, spaces
 from planner.space import Counts
 from planner.sweep import Front, Keeper, Leanest, sweep, thinned
 
@@ -36,7 +37,7 @@ def planned(resolved: Resolved, **options: Any) -> SearchResult:
         return _fewest(resolved, **options)
     if resolved.objective == "cost":
         return _cheapest(resolved, **options)
-    return search(resolved, **options)
+    return engine.search(resolved, **options)
 
 
 def tokens_per_dollar(made: Plan) -> float | None:
@@ -105,7 +106,7 @@ def _leanest(
     searched, interrupted = _swept(resolved, kept, progress, time_limit)
     plans = tuple(_headroom_first(kept.best()))
     if not plans and not interrupted:
-        return search(resolved, top=top, progress=progress, time_limit=time_limit, remedies=remedies)
+        return engine.search(resolved, top=top, progress=progress, time_limit=time_limit, remedies=remedies)
     status: Status = "interrupted" if interrupted else "found"
     note = "ranked by the memory that is left free, most first; --objective time ranks by step time"
     return SearchResult(status=status, plans=plans, searched=replace(searched, feasible=len(plans)), notes=(note,))
@@ -153,9 +154,9 @@ def _fewest(resolved: Resolved, **options: Any) -> SearchResult:
                     found = (count, part, tried[:index])
                 break
     if found is None:
-        return search(resolved, **options)
+        return engine.search(resolved, **options)
     count, part, failed = found
-    result = search(part, **options)
+    result = engine.search(part, **options)
     gpu = part.cluster.pools[0].gpu.name
     below = f"nothing fits on {', '.join(f'{n:,}' for n in failed[-6:])}" if failed else "it is the least there is"
     pace = "" if resolved.wishes else "; a pace is asked for by --max step=60s"
@@ -168,11 +169,11 @@ def _cheapest(resolved: Resolved, **options: Any) -> SearchResult:
     results = []
     for pool in resolved.cluster.pools:
         for count in _spread([n for n in counts_of(pool) if n >= min(pool.gpus_per_node, pool.count)], COUNTS // 4):
-            results.append(search(_on(resolved, pool, count), **{**options, "remedies": False}))
+            results.append(engine.search(_on(resolved, pool, count), **{**options, "remedies": False}))
     plans = [p for result in results for p in result.plans]
     plans.sort(key=lambda p: (-(tokens_per_dollar(p) or 0.0), float(num(p.cost.time.step_seconds)), p.pool.count))
     if not plans:
-        return search(resolved, **options)
+        return engine.search(resolved, **options)
     interrupted = any(result.status == "interrupted" for result in results)
     searched = Searched(
         layouts=sum(r.searched.layouts for r in results),

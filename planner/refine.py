@@ -123,6 +123,26 @@ def certificate(scan: Scan, refined: Refined, *, interrupted: bool) -> Certifica
     )
 
 
+def joined(parts: list[Certificate]) -> Certificate | None:
+    """Return the certificate of several searches together, each with a plan: the best plan of all is the one of the least step."""
+    if not parts:
+        return None
+    best = min(part.bound_seconds / (1.0 - part.gap) for part in parts)
+    bound = min(best, *(part.bound_seconds for part in parts))
+    proved = all(part.proved or part.bound_seconds >= best for part in parts)
+    return Certificate(
+        layouts=sum(part.layouts for part in parts),
+        families=sum(part.families for part in parts),
+        solved=sum(part.solved for part in parts),
+        discarded=sum(part.discarded for part in parts),
+        unsolved=sum(part.unsolved for part in parts),
+        bound_seconds=best if proved else bound,
+        gap=0.0 if proved else (best - bound) / best,
+        quantum_seconds=max(part.quantum_seconds for part in parts),
+        proved=proved,
+    )
+
+
 def _families(scan: Scan) -> Iterator[Family]:
     for found in scan.pipelines:
         for row, bound in zip(found.rows, found.bound_seconds, strict=True):

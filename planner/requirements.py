@@ -130,7 +130,7 @@ def _any_states(resolved: Resolved) -> list[Resolved]:
         found += trained(resolved, precision="bf16", optimizer="adam8bit", regime="pure-bf16")
     for precision in ("bf16", "fp16", "fp32"):
         plain = trained(resolved, precision=precision, optimizer="adamw", regime=None)
-        if any(_device_runs(one, "bf16_device", "fp8_device", "fp8_peak") for one in plain):
+        if any(_device_runs(one, "bf16_device", "fp8_device", "known_peak") for one in plain):
             return [*found, *plain]
     return found
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from planner.answer_schema import AnswerPlanRecord, ClashRecord, SensitivityRecord, WhyRecord
+from planner.answer_schema import AnswersRecord
 from planner.explanation_schema import ExplanationRecord
 from planner.machine_schema import GpuRecord, NodeRecord
 from planner.mixed_schema import MixedRecord
@@ -218,6 +218,29 @@ class PlanRecord(Record):
     warnings: list[str]
 
 
+class CertificateRecord(Record):
+    """What a search proves about its best plan."""
+
+    proved: bool
+    """True only where no layout of the space has a shorter step than plan 1, up to the quantum."""
+    layouts: int
+    """Points of the grid that the search spans."""
+    families: int
+    """Pipelines of the grid whose layers, recompute and offload were open for each stage."""
+    solved: int
+    """Families that were answered: a best split, or the proof that none beats plan 1."""
+    discarded: int
+    """Families that a bound ruled out."""
+    unsolved: int
+    """Families that could still win, by their bound."""
+    bound_seconds: float
+    """No layout of the space has a shorter step."""
+    gap: float
+    """(step of plan 1 - bound) / step of plan 1."""
+    quantum_seconds: float
+    """Step of the solver's integer times; 0 where it solved nothing."""
+
+
 class SearchedRecord(Record):
     """How far the search looked."""
 
@@ -228,6 +251,8 @@ class SearchedRecord(Record):
     """Rule id, or memory, host_memory, nvme -> layouts that it excluded."""
     proof: str
     """What the result proves."""
+    certificate: CertificateRecord | None = None
+    """The same in numbers; null without a plan."""
 
 
 class NearMissRecord(Record):
@@ -319,7 +344,7 @@ class LengthsRecord(Record):
     options: list[LengthOptionRecord]
 
 
-class SearchDocument(Document):
+class SearchDocument(AnswersRecord, Document):
     """`planner search --json`."""
 
     command: Literal["search"] = "search"
@@ -334,16 +359,6 @@ class SearchDocument(Document):
     remedies: list[RemedyRecord]
     mixed: MixedRecord | None = None
     """Plans over several pools of a mixed cluster; null for one pool."""
-    clash: list[ClashRecord] = []
-    """Where nothing fits: requirements that cannot be met together."""
-    clash_minimal: bool | None = None
-    """Whether each member of the clash was shown to be needed; null without a clash."""
-    front: list[AnswerPlanRecord] = []
-    """With --pareto: step time against device peak, the fastest first, thinned."""
-    why: list[WhyRecord] = []
-    """One for each --why."""
-    sensitivity: list[SensitivityRecord] = []
-    """With --sensitivity."""
     leaders: LeadersRecord | None = None
     """Which of the plans are as fast as the first, as far as predictions can tell; null without plans."""
     lengths: LengthsRecord | None = None

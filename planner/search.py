@@ -14,7 +14,7 @@ from planner.misses import near_misses
 from planner.mixed.together import together
 from planner.plan import Plan, Searched, SearchResult, Status
 from planner.proof import proof, split_notes
-from planner.refine import Refined, certificate, refine
+from planner.refine import Refined, certificate, joined, refine
 from planner.rules import laws
 from planner.rules.frameworks import SEARCHED
 from planner.scan import OutOfTime, Scan
@@ -155,6 +155,7 @@ def _joined(resolved: Resolved, found: list[SearchResult], top: int) -> SearchRe
             feasible=sum(r.searched.feasible for r in found),
             by_rule=by_rule,
             proof="; ".join(dict.fromkeys(r.searched.proof for r in found)),
+            certificate=joined([r.searched.certificate for r in found if r.searched.certificate is not None]),
         ),
         near_misses=() if plans else tuple(sorted((n for r in found for n in r.near_misses), key=lambda n: n.missing_bytes)),
         notes=tuple(dict.fromkeys(n for r in found for n in r.notes)),

@@ -22,7 +22,8 @@ from planner.evaluate import StageTable, stage_table
 from planner.levels import Level
 from planner.paths import nodes, values
 from planner.solver.chain import Chain, Option
-from planner.windows import Shape, Windows
+from planner.spans import Key, Spans
+from planner.windows import Shape
 
 if TYPE_CHECKING:
     from cost_models.result import Cost
@@ -120,10 +121,6 @@ def stage_problems(
     return [maker.problem() for maker in makers]
 
 
-Key = tuple[int, int, tuple[int, ...]]
-"""Stage, layers, layers of each kind."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wanted:
     """Rows of a table that one pipeline asks for."""
@@ -178,13 +175,11 @@ class _Maker:
     def __init__(self, case: Case, layout: Layout, levels: tuple[Level, ...], shape: Shape, below_seconds: float) -> None:
         self.case, self.layout, self.levels, self.shape = case, layout, levels, shape
         self.below = shape.objective_below(below_seconds) * (1.0 + ROUNDING)
-        self.before = layer_kinds(case.architecture)[1]
         self.rows: list[_Row] = []
         windows = shape.windows(below_seconds)
-        self.windows = windows or Windows(low=(), high=(), whole=True)
-        self.whole = self.windows.whole
-        self.starts = [] if windows is None else self._starts()
-        self.keys = [key for s, starts in enumerate(self.starts) for key in self._keys(s, starts)]
+        self.whole = windows is None or windows.whole
+        self.spans = Spans(low=(), high=(), before=shape.before) if windows is None else windows.spans(shape.before)
+        self.keys = self.spans.keys
 
     def wanted(self, choices: Choices) -> _Wanted:
         """Return the rows that the levels of one choice ask for."""
@@ -237,7 +232,7 @@ class _Maker:
         for row in rows:
             stage, held, _ = row.key
             taken = (*row.values, *row.once, *((0.0,) * (terms - len(row.once))))
-            options[stage].append(Option(layers=held, values=taken, level=row.level, starts=self._begin(row.key)))
+            options[stage].append(Option(layers=held, values=taken, level=row.level, starts=self.spans.begins(row.key)))
             recomputed[stage].append(row.recomputed)
             sizes[stage].append(row.device_bytes)
         shape = self.shape
@@ -260,36 +255,6 @@ class _Maker:
     def _plain(self, row: _Row) -> bool:
         level = self.levels[row.level]
         return not level.offloaded and row.recomputed == 0 and (level.counted or level.choices.recompute == "none")
-
-    def _starts(self) -> list[range]:
-        """First layers at which each stage may begin."""
-        low, high, layers = self.windows.low, self.windows.high, self.shape.layers
-        found = []
-        for s in range(self.shape.stages):
-            early = max(sum(low[:s]), layers - sum(high[s:]))
-            late = min(sum(high[:s]), layers - sum(low[s:]))
-            found.append(range(early, late + 1))
-        return found
-
-    def _keys(self, stage: int, starts: range) -> list[Key]:
-        """Every number of layers of a stage, with every mix of kinds that its starts give."""
-        keys: dict[Key, None] = {}
-        for held in range(self.windows.low[stage], self.windows.high[stage] + 1):
-            for start in starts if len(self.before) > 1 else starts[:1]:
-                if start + held <= self.shape.layers:
-                    keys[stage, held, self._mix(start, held)] = None
-        return list(keys)
-
-    def _mix(self, start: int, held: int) -> tuple[int, ...]:
-        return (held,) if len(self.before) == 1 else tuple(int(t[start + held] - t[start]) for t in self.before)
-
-    def _begin(self, key: Key) -> tuple[int, ...] | None:
-        """Starts at which a stage holds just these layers; None where all do."""
-        stage, held, counts = key
-        if len(self.before) == 1 or stage == 0:
-            return None
-        good = tuple(s for s in self.starts[stage] if s + held <= self.shape.layers and self._mix(s, held) == counts)
-        return None if len(good) == len(self.starts[stage]) else good
 
     def _fits(self, table: StageTable) -> npt.NDArray[np.bool_]:
         good = table.device_bytes <= self.case.limit_bytes

@@ -18,6 +18,7 @@ from planner.bounds import ROUNDING
 from planner.evaluate import balanced, ends_and_layers
 from planner.paths import VALUES, Passes, least, passes
 from planner.solver.chain import Chain, Option
+from planner.spans import Spans
 
 if TYPE_CHECKING:
     from planner.case import Case
@@ -37,6 +38,11 @@ class Windows:
     """False where further splits may be as good: the windows are provisional."""
 
 
+    def spans(self, before: npt.NDArray[np.int64]) -> Spans:
+        """Return the runs of layers within the windows."""
+        return Spans(low=self.low, high=self.high, before=before)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
     """Times of one pipeline's parts without recompute and offload: seconds of forward and backward of a micro-batch."""
@@ -53,8 +59,10 @@ class Shape:
     first: tuple[float, float]
     """Embedding (and head, where the first stage holds both)."""
     last: tuple[float, float]
-    layer: tuple[float, float]
-    """Of any kind, the least."""
+    kinds: tuple[tuple[float, float], ...]
+    """One layer of each kind."""
+    before: npt.NDArray[np.int64]
+    """Layers of each kind before layer i (kinds × (L + 1))."""
     whole: tuple[float, float]
     """All stages together."""
     once_seconds: float
@@ -91,17 +99,16 @@ class Shape:
         return Windows(low=tuple(low), high=tuple(high), whole=below_seconds != float("inf"))
 
     def unconstrained(self, windows: Windows) -> Chain:
-        """Return the stage problem of splits that need not fit and recompute nothing, without the terms that come once a step."""
-        stages = []
-        for s, (low, high) in enumerate(zip(windows.low, windows.high, strict=True)):
-            options = []
-            for n in range(low, high + 1):
-                ends = [self.first[i] * (s == 0) + self.last[i] * (s == self.stages - 1) for i in (0, 1)]
-                times = tuple(self.send[i] + self.layer[i] * n + ends[i] for i in (0, 1))
-                taken = times if VALUES[self.schedule] == 2 else (self.micro_batches * (times[0] + times[1]),)
-                options.append(Option(layers=n, values=taken))
-            stages.append(tuple(options))
-        return Chain(stages=tuple(stages), layers=self.layers, nodes=())
+        """Return the stage problem of splits that need not fit, recompute nothing, and have no terms of once a step."""
+        spans = windows.spans(self.before)
+        stages: list[list[Option]] = [[] for _ in range(self.stages)]
+        for key in spans.keys:
+            stage, held, counts = key
+            ends = [self.first[i] * (stage == 0) + self.last[i] * (stage == self.stages - 1) for i in (0, 1)]
+            times = tuple(self.send[i] + ends[i] + sum(n * kind[i] for n, kind in zip(counts, self.kinds, strict=True)) for i in (0, 1))
+            taken = times if VALUES[self.schedule] == 2 else (self.micro_batches * (times[0] + times[1]),)
+            stages[stage].append(Option(layers=held, values=taken, starts=spans.begins(key)))
+        return Chain(stages=tuple(map(tuple, stages)), layers=self.layers, nodes=())
 
     def _fewest(self) -> int:
         """A chunk holds a layer, but where the even split itself leaves the outer chunks of a model without."""
@@ -112,7 +119,8 @@ class Shape:
         sizes = np.arange(fewest, top + 1, dtype=np.float64)
         position = np.arange(self.stages, dtype=np.float64).reshape(-1, 1)
         first, last = np.where(position == 0, 1.0, 0.0), np.where(position == self.stages - 1, 1.0, 0.0)
-        times = [self.send[i] + self.layer[i] * sizes + self.first[i] * first + self.last[i] * last for i in (0, 1)]
+        fastest = [min(kind[i] for kind in self.kinds) for i in (0, 1)]
+        times = [self.send[i] + fastest[i] * sizes + self.first[i] * first + self.last[i] * last for i in (0, 1)]
         allowed = self.least(position, times[0], times[1]) <= below
         return [int(sizes[row].max(initial=fewest - 1.0)) for row in allowed]
 
@@ -130,14 +138,13 @@ def shapes(case: Case, layout: Layout) -> list[Shape]:
     pp, vpp, m = column(d.pp), column(d.vpp), column(micro_batches(layout, case.training.global_batch))
     once = sum(mean.step_seconds)
     folded = layout.choices.schedule in FOLDED
-    kinds = len(layer_kinds(case.architecture)[0])
+    before = layer_kinds(case.architecture)[1]
 
     def pair(part: int, row: int) -> tuple[float, float]:
         return float(parts[part][0][row]), float(parts[part][1][row])
 
     found = []
     for i in range(size):
-        each = [pair(3 + k, i) for k in range(kinds)]
         found.append(
             Shape(
                 schedule=layout.choices.schedule,
@@ -149,7 +156,8 @@ def shapes(case: Case, layout: Layout) -> list[Shape]:
                 send=pair(0, i),
                 first=pair(1, i),
                 last=(0.0, 0.0) if folded else pair(2, i),
-                layer=(min(e[0] for e in each), min(e[1] for e in each)),
+                kinds=tuple(pair(3 + k, i) for k in range(len(before))),
+                before=before,
                 whole=(float(mean.forward_seconds[i] * pp[i]), float(mean.backward_seconds[i] * pp[i])),
                 once_seconds=float(np.broadcast_to(once, (size,))[i]) * (1.0 - ROUNDING),
                 share=float(mean.share[i]),

@@ -27,6 +27,7 @@ def products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num, 
     rate = r.wide_flop_per_second if wide else r.gemm_flop_per_second
     if op.kind == "grouped_gemm":
         rate = rate * r.grouped
+    kept = _kept(op, c)
     more_f: Num = 0.0
     more_b: Num = 0.0
     for g in op.gemm:
@@ -35,11 +36,11 @@ def products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num, 
         m = g.m * load
         seconds, inputs, weights = product_seconds(r, rate, m, g.n, g.k, g.count, c.accumulate_bytes, weight=trained)
         u.gemm_f = u.gemm_f + seconds
-        if _kept(op, c):
-            u.kept_f = u.kept_f + seconds
         u.gemm_b = u.gemm_b + inputs
         u.gemm_w = u.gemm_w + weights
-        if rerun:
+        if kept:
+            u.kept_f = u.kept_f + seconds
+        elif rerun:
             u.again_products = u.again_products + seconds
         if not wide:
             cast = c.stack.quantise_bytes
@@ -64,7 +65,7 @@ def products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num, 
 
 
 def _kept(op: Op, c: Context) -> bool:
-    """Tell whether full recomputation leaves a product out: its output is kept (policy save_qkv_proj), or compilers see that no gradient
+    """Tell whether recomputation leaves a product out: its output is kept (policy save_qkv_proj), or compilers see that no gradient
     needs it (the last product of a layer ends in the next one's input, which is kept)."""
     if op.name == "attention.qkv":
         return c.training.extra.get("recompute_policy") == "save_qkv_proj"

@@ -192,7 +192,7 @@ class Pick:
             return x[:, 0]
         if x.shape != (len(self.flat), self.stages):
             x = np.broadcast_to(x, (len(self.flat), self.stages))
-        return x.reshape(-1)[self.flat]
+        return num(x.reshape(-1)[self.flat])
 
 
 def slowest(time: Num) -> Pick:

@@ -229,5 +229,5 @@ def _flop(architecture: Architecture, training: Training, p: Parts, parameters_u
     attention = 4.0 * architecture.layers * architecture.heads * architecture.head_dim * training.seq
     once = tokens * (2.0 * parameters_used + attention)
     ratio = p.whole(lambda u: u.gemm_f + u.attention_f)
-    again = p.whole(lambda u: u.again_products) + p.again_whole(lambda u: u.gemm_f + u.attention_f)
+    again = p.whole(lambda u: u.again_products) + p.again_whole(lambda u: u.gemm_f + u.attention_f - u.kept_f)
     return once * passes, once * (passes + flat(again / ratio))

@@ -27,12 +27,22 @@ NO_PLAN = 3
 @request_options
 @wish_options
 @click.option("--top", type=click.IntRange(1, 1000), metavar="N", help="Plans to show.  [default: 10]")
+@click.option(
+    "--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far and their gap."
+)
 @explain_options
 @export_options
 @output_options
 @click.pass_context
 def command(
-    context: click.Context, /, output: Output, request_file: str | None, top: int | None, exports: tuple[str, ...], **options: Any
+    context: click.Context,
+    /,
+    output: Output,
+    request_file: str | None,
+    top: int | None,
+    time_limit: float | None,
+    exports: tuple[str, ...],
+    **options: Any,
 ) -> int:
     """Rank the layouts that fit a cluster, and show where the memory and the time of the best go.
 
@@ -48,7 +58,7 @@ def command(
     with output.timed("imports"):
         from planner.objectives import planned
     with output.timed("search"), progress_line() as progress:
-        result = planned(resolved, progress=progress)
+        result = planned(resolved, progress=progress, time_limit=time_limit)
         answers = answered(resolved, result, options, progress)
     with output.timed("report"):
         _report(context, output, request, resolved, result, explained, answers)

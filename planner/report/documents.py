@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.explanation_schema import ExplanationRecord
     from planner.length_study import LengthReport, LengthStep
     from planner.mixed_schema import MixedRecord
-    from planner.plan import NearMiss, Plan, Remedy, Searched, SearchResult
+    from planner.plan import Certificate, NearMiss, Plan, Remedy, SearchResult, Searched
 
 MFU = (
     "model FLOP per token = 6 x parameters used per token (token embedding left out, head included) "
@@ -232,7 +232,13 @@ def searched_record(searched: Searched) -> schema.SearchedRecord:
         feasible=searched.feasible,
         excluded=dict(sorted(searched.by_rule.items())),
         proof=searched.proof,
+        certificate=None if searched.certificate is None else certificate_record(searched.certificate),
     )
+
+
+def certificate_record(certificate: Certificate) -> schema.CertificateRecord:
+    """Return what a search proves."""
+    return schema.CertificateRecord(**{name: getattr(certificate, name) for name in schema.CertificateRecord.model_fields})
 
 
 def leaders_record(plans: Sequence[Plan]) -> schema.LeadersRecord | None:

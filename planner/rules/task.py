@@ -31,6 +31,15 @@ def _quantised_tp(case: Case, layout: Layout) -> Mask:
     return np.asarray(num(layout.degrees.tp) == 1.0) if case.training.method == "qlora" else True
 
 
+def _unknown_peaks(case: Case) -> tuple[str, ...]:
+    """Return the types whose rate the computation needs and no source gives; none where the device lacks the type, which is another law."""
+    gpu, precision = case.pool.gpu, case.training.precision
+    if (precision == "bf16" and not gpu.bf16_supported) or (precision == "fp8" and not gpu.fp8_supported):
+        return ()
+    needed = ("bf16", "fp8") if precision == "fp8" else (precision,)
+    return tuple(kind for kind in needed if kind not in {f"{known}" for known in gpu.peak_flop_per_second})
+
+
 def _flash(case: Case, layout: Layout) -> Mask:
     capability = case.pool.gpu.compute_capability
     return case.training.attention != "flash" or capability is None or capability >= FLASH_CAPABILITY
@@ -178,14 +187,15 @@ RULES = (
         given=lambda case, layout: f"precision fp8: {case.pool.gpu.name} has no fp8 units; try --precision bf16",
     ),
     Rule(
-        id="fp8_peak",
-        sentence="the fp8 rate of the card is known, as a step in fp8 cannot be timed without it",
+        id="known_peak",
+        sentence="the card's rate in the type of the computation is known, as no step can be timed without it",
         source="planner",
         reads=(),
-        holds=lambda case, layout: (
-            case.training.precision != "fp8" or not case.pool.gpu.fp8_supported or "fp8" in case.pool.gpu.peak_flop_per_second
+        holds=lambda case, layout: not _unknown_peaks(case),
+        given=lambda case, layout: (
+            f"precision {case.training.precision}: no source gives the {' and '.join(_unknown_peaks(case))} rate of {case.pool.gpu.name};"
+            f" known are {', '.join(case.pool.gpu.peak_flop_per_second)}"
         ),
-        given=lambda case, layout: f"precision fp8: no source gives the fp8 rate of {case.pool.gpu.name}; try --precision bf16",
     ),
     Rule(
         id="flash_device",

@@ -117,7 +117,7 @@ def quantum_for(chain: Chain) -> tuple[float, int]:
     low = [[min(o.values[v] for o in options) for v in range(len(options[0].values))] for options in chain.stages]
     most = _sum(chain, _values(chain, lambda s, v, w: high[s][v] if w > 0.0 else 0.0))
     least = _sum(chain, _values(chain, lambda s, v, w: low[s][v] if w > 0.0 else high[s][v]))
-    depth = denominator ** _depth(chain)
+    depth = denominator ** max(depths(chain))
     quantum = QUANTUM_SECONDS
     while most * depth / quantum > MAX_VALUE:
         quantum *= 10.0
@@ -137,12 +137,13 @@ def slack(chain: Chain) -> float:
     return _sum(chain, moved)
 
 
-def _depth(chain: Chain) -> int:
-    """Nodes that follow from each other, at most: each is in units that the denominator divides once more."""
-    depth: list[int] = []
+def depths(chain: Chain) -> list[int]:
+    """Return how often the denominator divides the unit of each node: once more than of what it weighs by a fraction."""
+    found: list[int] = []
     for node in chain.nodes:
-        depth.append(1 + max((depth[v] for path in node.paths for s, v, _ in path if s == NODE), default=0))
-    return max(depth)
+        terms = [(found[v] if s == NODE else 0) + (w != int(w)) for path in node.paths for s, v, w in path]
+        found.append(max(terms, default=0))
+    return found
 
 
 def _sum(chain: Chain, values: list[float]) -> float:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from planner.solver.chain import NODE, WEIGHT_DENOMINATOR, Chain, Node, Option, Path
+from planner.solver.chain import NODE, WEIGHT_DENOMINATOR, Chain, Node, Option, Path, depths
 
 SEED = 0
 ORDER_BITS = 50
@@ -79,38 +79,37 @@ class ChainModel:
 
     def _objective(self) -> cp_model.LinearExprT:
         """The sum of the nodes that count, in ticks of the finest unit: quantum / denominator ** depth."""
-        self.nodes: list[tuple[cp_model.IntVar, int, int]] = []
+        self.depths = depths(self.chain)
+        self.nodes: list[tuple[cp_model.IntVar, int]] = []
         for number, node in enumerate(self.chain.nodes):
             self.nodes.append(self._node(number, node))
-        deepest = max(depth for _, _, depth in self.nodes)
+        deepest = max(self.depths)
         self.unit = self.denominator**deepest
-        counted = [(var, depth) for (var, _, depth), node in zip(self.nodes, self.chain.nodes, strict=True) if node.counts]
-        weights = [self.denominator ** (deepest - depth) for _, depth in counted]
-        return cp_model.LinearExpr.weighted_sum([var for var, _ in counted], weights)
+        counted = [i for i, node in enumerate(self.chain.nodes) if node.counts]
+        weights = [self.denominator ** (deepest - self.depths[i]) for i in counted]
+        return cp_model.LinearExpr.weighted_sum([self.nodes[i][0] for i in counted], weights)
 
-    def _node(self, number: int, node: Node) -> tuple[cp_model.IntVar, int, int]:
-        """Return the variable of a node, the most it can be, and how often it is divided: it bounds all of its paths from above."""
-        depth = 1 + max((self.nodes[v][2] for path in node.paths for s, v, _ in path if s == NODE), default=0)
+    def _node(self, number: int, node: Node) -> tuple[cp_model.IntVar, int]:
+        """Return the variable of a node, and the most it can be: it bounds all of its paths from above."""
         sums, most = [], 0
         for path in node.paths:
-            path_sum, top = self._sum(path, depth)
+            path_sum, top = self._sum(path, self.depths[number])
             sums.append(path_sum)
             most = max(most, top)
         largest = self.model.new_int_var(0, most, f"n{number}")
         for path_sum in sums:
             self.model.add(largest >= path_sum)
-        return largest, most, depth
+        return largest, most
 
     def _sum(self, path: Path, depth: int) -> tuple[cp_model.LinearExpr, int]:
         """Return a path as an expression in units of a node of `depth`, and the most it can be."""
         variables, weights, most = [], [], 0
         for s, v, w in path:
-            whole = int(Fraction(w).limit_denominator(WEIGHT_DENOMINATOR) * self.denominator)
             if s == NODE:
-                var, top, own = self.nodes[v]
+                (var, top), own = self.nodes[v], self.depths[v]
             else:
                 var, top, own = self._time(s, v), max(self._ticks(self.chain.stages[s], v)), 0
-            weight = whole * self.denominator ** (depth - 1 - own)
+            weight = int(Fraction(w).limit_denominator(WEIGHT_DENOMINATOR) * self.denominator ** (depth - own))
             variables.append(var)
             weights.append(weight)
             most += max(weight, 0) * top

@@ -39,7 +39,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     """One pipeline of two or three stages on cards whose memory may be short."""
     pp = draw(st.sampled_from((2, 2, 3)))
     schedule, m = draw(st.sampled_from(("1f1b", "1f1b", "gpipe", "interleaved"))), draw(st.sampled_from((1, 2, 4, 6)))
-    layers = draw(st.integers(4, 7 if pp == 2 else 5))
+    layers = draw(st.integers(2 * pp, 7)) if schedule == "interleaved" else draw(st.integers(4, 7 if pp == 2 else 5))
     moe = draw(st.integers(0, 3)) == 0 and schedule != "interleaved"
     asked: dict[str, Any] = {
         "dimensions": {
@@ -66,6 +66,8 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     }
     if schedule == "interleaved":
         asked["vpp"] = 2
+    if moe:
+        asked.update(ep=1, etp=1)
     return {k: v for k, v in asked.items() if v is not None}
 
 
@@ -102,8 +104,13 @@ def every_layout(case: Case) -> Iterator[Layout]:
 def brute(resolved: Resolved) -> float:
     """Least step of all layouts that fit."""
     case = resolved.case()
-    best = float("inf")
+    best, lawful = float("inf"), {}
     for layout in every_layout(case):
+        key = (layout.choices, layout.degrees.offload_fraction)
+        if key not in lawful:
+            lawful[key] = all(np.all(rule.holds(case, layout)) for rule in binding(case))
+        if not lawful[key]:
+            continue
         found = totals(case, layout)
         if fitting(case, found)[0]:
             best = min(best, float(found.step_seconds[0]))

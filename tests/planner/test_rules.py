@@ -177,7 +177,7 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     ("optimizer", {}, {"optimizer": "adafactor"}, ("adafactor",)),
     ("bf16_device", {}, {"cluster": "8xV100-32G"}, ("V100", "fp16")),
     ("fp8_device", {"cluster": "8xH100-80G", "precision": "fp8"}, {"precision": "fp8"}, ("A100",)),
-    ("fp8_peak", {"cluster": "8xH100-80G", "precision": "fp8"}, {"cluster": "8xRTX4090", "precision": "fp8"}, ("4090", "bf16")),
+    ("known_peak", {"cluster": "8xH100-80G", "precision": "fp8"}, {"cluster": "8xRTX4090", "precision": "fp8"}, ("4090", "bf16")),
     ("flash_device", {}, {"cluster": "8xV100-32G"}, ("7", "eager")),
     ("regime", {"regime": "megatron"}, {"regime": "autocast"}, ("autocast", "hf")),
     ("torchtitan_model", {"framework": "torchtitan"}, {"framework": "torchtitan", "model": OPT}, ("learned",)),

@@ -239,8 +239,10 @@ def test_layouts() -> None:
 
 def test_pools() -> None:
     """GPU by the table's names, server by site, network where the row tells."""
-    assert row("bs-002").pool.inter_node_bytes_per_second == 400e9 / 8 / 8
+    assert row("bs-002").pool.inter_node_bytes_per_second == 96e9 / 8 / 8
     assert row("dlperf-013").pool.inter_node_bytes_per_second == 100e9 / 8 / 8
+    assert row("bs-002").pool.node.link_domain_size == 4
+    assert row("vtm-001").pool.inter_node_bytes_per_second == 800e9 / 8 / 8
     assert row("tt-031").pool.inter_node_bytes_per_second == 400e9 / 8
     assert row("mbr-0005").pool.gpus_per_node == 4
     assert row("fq-014").pool.node.link_domain_size == 1
