@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.architecture import Architecture
-from cost_models.layout import Layout
 from cost_models.numeric import Num, num, round_up
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.layout import Layout
+    from cost_models.training import Training
 
 TYPE_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0}
 """Bytes of an activation element; fp8 training keeps 16-bit activations outside its GEMMs."""

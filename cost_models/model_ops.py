@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cost_models.dims import Dims
-    from cost_models.op import Op
-    from cost_models.stages import LayerKind
+from cost_models.dims import Dims
+from cost_models.op import Op
+from cost_models.stages import LayerKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -51,7 +51,7 @@ class Comm:
     """What backward runs instead; None: nothing."""
     group: Group
     bytes: Num
-    """Size of the whole (unsharded) message: the gathered result of an all-gather, the full input of a reduce-scatter, all-reduce or all-to-all."""
+    """Size of the whole (unsharded) message: what an all-gather yields, the full input of a reduce-scatter, all-reduce or all-to-all."""
     overlappable: bool = False
     """Independent of the kernels beside it (ring attention's next block, the second gather for a weight gradient)."""
     forward_times: float = 1.0

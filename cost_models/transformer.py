@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cost_models.architecture import Architecture
 from cost_models.blocks.attention import attention
 from cost_models.blocks.embedding import embedding
 from cost_models.blocks.head import head
@@ -20,6 +20,9 @@ from cost_models.op import Gemm, Op, Params
 from cost_models.stack import resolve
 from cost_models.stages import LayerKind, layer_kinds
 from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
 
 
 def model_ops(architecture: Architecture, training: Training, layout: Layout) -> ModelOps:
@@ -54,7 +57,9 @@ def layer(architecture: Architecture, training: Training, d: Dims, choices: Choi
     return (*first, *mlp(architecture, training, d, choices, saved=code.mlp(architecture, training, d, choices)))
 
 
-def _mtp(architecture: Architecture, training: Training, d: Dims, choices: Choices, kind: LayerKind, heads: tuple[Op, ...]) -> tuple[Op, ...]:
+def _mtp(
+    architecture: Architecture, training: Training, d: Dims, choices: Choices, kind: LayerKind, heads: tuple[Op, ...]
+) -> tuple[Op, ...]:
     """One module (DeepSeek-V3, arXiv 2412.19437, section 2.2): two norms, a 2h × h projection, one layer, a final norm; head and
     embedding are shared, so the head's matrix is not held again."""
     h = d.hidden

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,12 +47,34 @@ def assess(resolved: Resolved) -> Assessment:
     tried: tuple[Framework, ...] = named or tuple(dict.fromkeys((usual, *SEARCHED)))
     judged = [(case := resolved.case(framework=f), layout_of(case), broken(case, layout_of(case))) for f in tried]
     case, layout, laws = min(judged, key=lambda j: len(j[2]))
+    asked = resolved.request
+    if asked is not None and (asked.stage_layers is not None or asked.stage_recompute is not None):
+        layout = replace(layout, stage_layers=asked.stage_layers, stage_recompute=asked.stage_recompute)
+        laws = (*laws, *_stage_laws(case, layout))
     assumed = (*_assumed(case, layout), *(() if named else (f"framework {case.framework}",)))
     if laws:
         return Assessment(case=case, layout=layout, plan=None, broken=laws, assumed=assumed)
     made = plan(case, layout)
     miss = None if made.fits else miss_of(made, case.host_limit_bytes)
     return Assessment(case=case, layout=layout, plan=made, near_miss=miss, assumed=assumed)
+
+
+def _stage_laws(case: Case, layout: Layout) -> list[Broken]:
+    """Return the laws that stated stages break: one number a stage, all layers held once, no more recomputed than held."""
+    pp, layers = int(num(layout.degrees.pp)), case.architecture.layers
+    held, again = layout.stage_layers, layout.stage_recompute
+    said = [
+        f"{name}={','.join(f'{n}' for n in numbers)} are {len(numbers)} numbers; pp={pp} needs {pp}"
+        for name, numbers in (("stage_layers", held), ("stage_recompute", again))
+        if numbers is not None and len(numbers) != pp
+    ]
+    if held is not None and (sum(held) != layers or min(held, default=0) < 1):
+        said.append(f"stage_layers sum to {sum(held)}; {case.architecture.id} has {layers} layers, at least one for each stage")
+    if again is not None and (min(again, default=0) < 0 or max(again, default=0) > max(held or (layers,))):
+        said.append(f"stage_recompute={','.join(f'{n}' for n in again)}: a stage recomputes from 0 to all of its layers")
+    if again is not None and layout.choices.recompute != "full":
+        said.append(f"stage_recompute counts layers of full recompute; recompute={layout.choices.recompute}: try recompute=full")
+    return [Broken(rule="stages", message=text) for text in said]
 
 
 def layout_of(case: Case) -> Layout:

@@ -92,7 +92,7 @@ def longest_path_part(schedule: str, stages: int, m: int, vpp: float) -> float:
     p = passes(schedule, stages, float(m), vpp)
     rounds = p.last + p.idle
     behind = p.each * np.arange(stages - 1, -1, -1, dtype=np.float64)
-    turns = np.array([p.turns(s) for s in range(stages)])
+    turns = np.array(p.turns)
     half = np.where(turns, rounds - behind / 2.0, min(p.more, p.last))
     found = [1.0, _mixed(np.where(turns, rounds - behind, 0.0), half)]
     if np.all(half > 0.0):

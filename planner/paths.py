@@ -31,31 +31,35 @@ class Passes:
     """Passes of each kind, less one."""
     idle: float
     """Passes that a stage waits beside."""
-
-    def behind(self, stage: int) -> float:
-        """Return the stages after a stage."""
-        return self.stages - 1.0 - stage
-
-    def warm(self, stage: int) -> float:
-        """Return the warm-up passes of a stage."""
-        return min(self.each * self.behind(stage) + self.more, self.last)
-
-    def turns(self, stage: int) -> bool:
-        """Tell whether a stage has more passes than it warms up with: only round such stages a path goes on."""
-        return stage == self.stages - 1 or self.each * self.behind(stage) + self.more <= self.last
-
-    def steady(self, stage: int) -> float:
-        """Return the passes of a stage that a path round it spends there."""
-        return self.last - self.warm(stage) + self.idle
+    warm: tuple[float, ...]
+    """Warm-up passes of each stage."""
+    turns: tuple[bool, ...]
+    """Whether each stage has more passes than it warms up with: only round such stages a path goes on."""
+    steady: tuple[float, ...]
+    """Passes of each stage that a path round it spends there."""
 
 
 def passes(schedule: str, stages: int, micro_batches: float, vpp: float) -> Passes:
     """Return the passes of 1F1B or its interleaved form."""
     if schedule == "1f1b":
-        return Passes(stages=stages, each=1.0, more=0.0, chunks=1.0, last=micro_batches - 1.0, idle=0.0)
-    rest = micro_batches % stages
-    idle = (vpp - 1.0) * (stages - rest) if rest and stages > 1 else 0.0
-    return Passes(stages=stages, each=2.0, more=(vpp - 1.0) * stages, chunks=vpp, last=micro_batches * vpp - 1.0, idle=idle)
+        each, more, chunks, last, idle = 1.0, 0.0, 1.0, micro_batches - 1.0, 0.0
+    else:
+        rest = micro_batches % stages
+        each, more, chunks, last = 2.0, (vpp - 1.0) * stages, vpp, micro_batches * vpp - 1.0
+        idle = (vpp - 1.0) * (stages - rest) if rest and stages > 1 else 0.0
+    wanted = [each * (stages - 1.0 - s) + more for s in range(stages)]
+    warm = tuple(min(w, last) for w in wanted)
+    return Passes(
+        stages=stages,
+        each=each,
+        more=more,
+        chunks=chunks,
+        last=last,
+        idle=idle,
+        warm=warm,
+        turns=tuple(w <= last or s == stages - 1 for s, w in enumerate(wanted)),
+        steady=tuple(last - w + idle for w in warm),
+    )
 
 
 def nodes(schedule: str, stages: int, micro_batches: float, vpp: float, terms: int) -> tuple[Node, ...]:
@@ -79,14 +83,14 @@ def _longest_path(p: Passes) -> tuple[Node, ...]:
             slowest[v, s] = len(found)
             found.append(Node((((s, v, share),), *before)))
         for s in reversed(stages):
-            turn: Path = (*_reached(s, share), (NODE, slowest[v, s], p.warm(s)))
+            turn: Path = (*_reached(s, share), (NODE, slowest[v, s], p.warm[s]))
             later: tuple[Path, ...] = (((NODE, way[v, s + 1], 1.0),),) if s + 1 in stages else ()
             way[v, s] = len(found)
             found.append(Node((turn, *later)))
     paths = []
     for s in stages:
-        if p.turns(s):
-            own = [(i, v, -share + (p.steady(s) * share if i == s else 0.0)) for i in range(s + 1) for v in (0, 1)]
+        if p.turns[s]:
+            own = [(i, v, -share + (p.steady[s] * share if i == s else 0.0)) for i in range(s + 1) for v in (0, 1)]
             paths.append((*own, (NODE, way[0, s], 1.0), (NODE, way[1, s], 1.0)))
     return (*found, Node(tuple(paths), counts=True))
 

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from cost_models.numeric import num
+from hardware.units import in_gib
 from planner.evaluate import as_batch, ends_and_layers, evaluate
 from planner.stage_problem import even_layers
 
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from planner.board import Board, Entry
     from planner.plan import Certificate
     from planner.scan import Scan
-
-GIB = 2.0**30
-
 
 def proof(scan: Scan, certificate: Certificate | None, *, interrupted: bool) -> str:
     """Return what the search proves, in words."""
@@ -56,7 +54,7 @@ def split_notes(board: Board) -> tuple[str, ...]:
     result = evaluate(case, plain)
     seconds, over = float(num(result.time.step_seconds)), float(num(result.memory.peak_device_bytes)) - case.limit_bytes
     if over > 0.0:
-        return (f"{said}; {_runs(even)} layers would be {over / GIB:.2f} GiB too large for a stage",)
+        return (f"{said}; {_runs(even)} layers would be {in_gib(over):.2f} GiB too large for a stage",)
     return (f"{said}; with {_runs(even)} layers a step takes {seconds:.4g} s instead of {entry.step_seconds:.4g} s",)
 
 

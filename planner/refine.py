@@ -14,13 +14,13 @@ import numpy as np
 
 from planner.board import Board, Entry, canonical
 from planner.evaluate import evaluate, fitting, totals
-from planner.labels import TooMany, least
+from planner.labels import TooMany, least, near
 from planner.levels import Bounded, levels_of
 from planner.plan import Certificate
 from planner.scan import OutOfTime, Scan
-from planner.solver.chain import ScaleError, slack
+from planner.solver.chain import ScaleError, objective, slack
 from planner.space import Group
-from planner.stage_problem import StageProblem, stage_problems
+from planner.stage_problem import TOLERANCE, StageProblem, stage_problems
 from planner.windows import Shape, shapes
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ BLOCK = 16
 LARGEST_BLOCK = 256
 FAMILIES = 5000
 """Families that are looked into at most (a count, not a time: the same request gives the same plan)."""
-PLANLESS = 96
-"""The same while nothing is known to fit."""
+PLANLESS = 112
+"""The same while nothing is known to fit: then the layers stay near the even split."""
 SOLVER_SECONDS = 4.0
 """Deterministic seconds of one solve."""
 BETTER = 1e-6
@@ -63,8 +63,6 @@ class Refined:
     solved: int = 0
     discarded: int = 0
     """Families whose layers cannot be spread over the stages in less time than the best plan takes."""
-    improved: int = 0
-    """Families whose best split went on the board as the best plan so far."""
     unsolved: int = 0
     unsolved_bound: float = float("inf")
     """Least bound of the families that were not answered."""
@@ -81,14 +79,27 @@ class Refined:
 def refine(scan: Scan, refined: Refined, *, deadline: float | None = None) -> None:
     """Solve the families that could win, put what is better on the scan's board, and note in `refined` what was done."""
     families = sorted(_families(scan), key=lambda f: f.bound_seconds)
-    groups, board, most = _Groups(families), scan.board, FAMILIES if scan.board.entries else PLANLESS
-    start, size = 0, BLOCK
-    while start < len(families):
+    groups = _Groups(families)
+    if not scan.board.entries:
+        _pass(scan, families[:PLANLESS], groups, Refined(), deadline, planless=True)
+    if scan.board.entries:
+        _pass(scan, families, groups, refined, deadline)
+    else:
+        refined.unsolved = len(families)
+    refined.next_bound = float("inf")
+
+
+def _pass(
+    scan: Scan, families: list[Family], groups: _Groups, refined: Refined, deadline: float | None, *, planless: bool = False
+) -> None:
+    """Go through the families, block by block. `planless`: until one of them has a plan, which then bounds all others."""
+    board, start, size = scan.board, 0, BLOCK
+    while start < len(families) and not (planless and board.entries):
         block = [f for f in families[start : start + size] if f.bound_seconds < board.fastest]
         if not block:
             break
         refined.next_bound = block[0].bound_seconds
-        if start >= most:
+        if start >= FAMILIES:
             left = [f for f in families[start:] if f.bound_seconds < board.fastest]
             refined.give_up(block[0].bound_seconds, len(left))
             break
@@ -98,7 +109,6 @@ def refine(scan: Scan, refined: Refined, *, deadline: float | None = None) -> No
             scan.progress(f"stages of pipelines {start + 1:,} to {start + len(block):,} of at most {len(families):,} that could win")
         _solve_block(board, block, groups, refined)
         start, size = start + size, min(2 * size, LARGEST_BLOCK)
-    refined.next_bound = float("inf")
 
 
 def certificate(scan: Scan, refined: Refined, *, interrupted: bool) -> Certificate | None:
@@ -200,8 +210,9 @@ def _spreads(shape: Shape, seconds: float) -> bool:
     if windows is None or not windows.whole:
         return windows is not None
     below = shape.objective_below(seconds) * (1.0 - BETTER) - shape.once_seconds
+    chain = shape.unconstrained(windows)
     try:
-        return least(shape, shape.unconstrained(windows), below)[0] <= below
+        return near(shape, chain, below) <= below or least(shape, chain, below)[0] <= below
     except TooMany:
         return True
 
@@ -234,17 +245,21 @@ def _solve(board: Board, problem: StageProblem, refined: Refined) -> bool:
         solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=below, hint=hint or None)
     except ScaleError:
         return False
-    if solution is None:
-        return False
-    refined.quantum_seconds = max(refined.quantum_seconds, solution.quantum_seconds)
-    if not solution.chosen:
+    if solution is not None and not solution.chosen:
         return problem.whole
-    rounding = solution.quantum_seconds * slack(problem.chain)
-    agreed = _offer(board, problem, solution.chosen, solution.seconds, refined)
-    return agreed and problem.whole and (solution.proved or solution.seconds <= bound + 2.0 * rounding)
+    if solution is None or (hint and objective(problem.chain, hint) < solution.seconds and not solution.proved):
+        if not hint or objective(problem.chain, hint) > below:
+            return False
+        chosen, seconds, proved, quantum = hint, objective(problem.chain, hint), False, 0.0
+    else:
+        chosen, seconds, proved, quantum = solution.chosen, solution.seconds, solution.proved, solution.quantum_seconds
+    refined.quantum_seconds = max(refined.quantum_seconds, quantum)
+    rounding = quantum * slack(problem.chain) + TOLERANCE * seconds
+    agreed = _offer(board, problem, chosen, seconds, refined)
+    return agreed and problem.whole and (proved or seconds <= bound + 2.0 * rounding)
 
 
-def _offer(board: Board, problem: StageProblem, chosen: tuple[int, ...], objective: float, refined: Refined) -> bool:
+def _offer(board: Board, problem: StageProblem, chosen: tuple[int, ...], seconds: float, refined: Refined) -> bool:
     """Evaluate a choice as a whole and put it on the board if it fits; tell whether the tables agree with it."""
     layout = problem.layout_of(chosen)
     found = totals(problem.case, layout)
@@ -256,6 +271,5 @@ def _offer(board: Board, problem: StageProblem, chosen: tuple[int, ...], objecti
             device_bytes=float(found.device_bytes[0]),
         )
         refined.feasible += 1
-        refined.improved += entry.step_seconds < board.fastest
         board.add(entry)
-    return problem.agrees(chosen, objective, evaluate(problem.case, layout))
+    return problem.agrees(chosen, seconds, evaluate(problem.case, layout))

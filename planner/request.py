@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -85,8 +85,13 @@ class Request(BaseModel):
     recompute: Recompute | None = None
     recompute_modules: tuple[str, ...] | None = None
     recompute_layers: int | None = Field(default=None, ge=0, le=MAX_DEGREE)
+    stage_layers: tuple[int, ...] | None = Field(default=None, max_length=10**4)
+    """Layers of each pipeline stage, of one stated layout; a search chooses them."""
+    stage_recompute: tuple[int, ...] | None = Field(default=None, max_length=10**4)
+    """Recomputed layers of each stage, of one stated layout."""
     offload: str | None = Field(default=None, max_length=200)
-    """`auto`, `none`, or words of optimizer[:fraction], params, activations[:fraction] joined by commas."""
+    """`auto` (only where nothing fits without), `any` (always searched), `none`, or words of optimizer[:fraction], params,
+    activations[:fraction] joined by commas."""
     offload_target: OffloadTarget | None = None
     micro_batch: int | None = Field(default=None, gt=0, le=MAX_BATCH)
 
@@ -109,6 +114,7 @@ LAYOUT_FIELDS = (
     "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard_group", "sequence_parallel", "schedule", "recompute",
     "recompute_modules", "recompute_layers", "offload_target", "micro_batch",
 )  # fmt: skip
+OFFLOAD_FIELDS = ("offload", "offload_fraction", "activation_offload", "offload_target")
 _TRAINING_FIELDS = ("regime", "implementation", "loss", "lora_rank", "lora_targets", "kv_bits", "weight_bits")
 _TABLES = ("training", "layout", "wishes")
 FIXABLE = (*LAYOUT_FIELDS, "offload", "framework")
@@ -138,6 +144,18 @@ class Resolved:
     objective: Objective = "time"
     request: Request | None = None
     """What was resolved; changes of it can be resolved again."""
+
+    @property
+    def offload_last(self) -> bool:
+        """Whether offload is left to planner, which then turns to it only where nothing fits without: a transfer that hides in the
+        prediction leans on the host's links and memory, on which least is known."""
+        asked = None if self.request is None else self.request.offload
+        named = {name for wish in self.wishes for name in wish.expression.names}
+        return asked in (None, "auto") and not any(name in self.fixed or name in named for name in OFFLOAD_FIELDS)
+
+    def without_offload(self) -> Resolved:
+        """Return the same request with `--offload none`."""
+        return replace(self, fixed={**self.fixed, **parse_offload("none")})
 
     def case(self, pool: Pool | None = None, framework: Framework | None = None) -> Case:
         """Return what layouts are judged against, on one pool (the first) and in one framework."""
@@ -189,17 +207,17 @@ def _lower(text: str) -> str:
 
 
 def parse_offload(text: str) -> dict[str, Any]:
-    """Return the layout fields that `--offload` fixes; none for `auto`.
+    """Return the layout fields that `--offload` fixes; none for `auto` and `any`.
 
     Raises RequestError for a word that is unknown or a fraction outside 0..1.
     """
-    if text.strip() == "auto":
+    if text.strip() in ("auto", "any"):
         return {}
     parts: dict[str, float] = {}
     for word in text.replace("+", ",").split(","):
         name, _, part = word.strip().partition(":")
         if name not in ("none", "optimizer", "params", "activations"):
-            raise RequestError([f"offload={quote(text)}: give auto, none, or optimizer[:part], params, activations[:part] with commas"])
+            raise RequestError([f"offload={quote(text)}: give auto, any, none, or some of optimizer[:part],params,activations[:part]"])
         parts[name] = _part(text, part)
     if "none" in parts and len(parts) > 1 or ("params" in parts and parts["params"] != 1.0):
         raise RequestError([f"offload={quote(text)}: none stands alone, and params takes no part"])

@@ -79,8 +79,6 @@ class Scan:
     """Whether pipelines are collected for the stage problem."""
     deadline: float | None = None
     progress: Callable[[str], None] | None = None
-    least_bound: float = float("inf")
-    """Least bound of all that was left out as too slow: no layout beyond it is faster."""
 
     def run(self, groups: Iterable[Group]) -> None:
         """Evaluate all groups. Raises OutOfTime past the deadline."""
@@ -96,7 +94,7 @@ class Scan:
         bound = np.maximum(known.seconds, self._balance(group, ~settled))
         slow = ~settled & (bound > self.board.cutoff)
         self._account("dominated", group, settled)
-        self._slower(group, slow, bound)
+        self._account("slower", group, slow)
         alive = self._without_hopeless(group, np.flatnonzero(~settled & ~slow))
         best = np.full(len(group), np.inf)
         if len(alive):
@@ -177,7 +175,7 @@ class Scan:
         """Try all variants and reliefs on rows that do not fit as they are. `best` of them is set."""
         seconds, case = base.step_seconds[at], group.case
         slow = (seconds > self.board.cutoff) | (seconds >= known_best)
-        self._slower(group, _mask(group, rows[slow]), seconds[slow])
+        self._account("slower", group, _mask(group, rows[slow]))
         rows, at, seconds = rows[~slow], at[~slow], seconds[~slow]
         found_any = np.zeros(len(rows), dtype=bool)
         for variant in range(len(group.variants)):
@@ -209,8 +207,6 @@ class Scan:
         parts = len(group.reliefs[variant].activation_offload) if moved else 1
         whole = group.points(variant)[left] // (1 + len(group.reliefs[variant].activation_offload) * group.movable[variant][left])
         self._count("slower", int(whole.sum()) * parts)
-        if len(left):
-            self.least_bound = min(self.least_bound, float(seconds[seconds > below].min()))
         if answer.layout is not None and answer.found is not None:
             self.board.offer(group.case, answer.layout, answer.found, np.ones(len(answer.found), dtype=bool))
         return answer
@@ -260,13 +256,6 @@ class Scan:
     def _count_misses(self, case: Case, found: Totals) -> None:
         for name, count in excluded_by(case, found).items():
             self._count(name, count)
-
-    def _slower(self, group: Group, rows: Flags, bound: Seconds) -> None:
-        """Account for rows whose bound is past the cutoff (`bound`: of all rows of the group, or of these alone)."""
-        if rows.any():
-            of_these = bound[rows] if len(bound) == len(rows) else bound
-            self.least_bound = min(self.least_bound, float(of_these.min()))
-            self._account("slower", group, rows)
 
     def _account(self, reason: str, group: Group, rows: Flags) -> None:
         if rows.any():

@@ -55,7 +55,20 @@ def search(
 
 
 def _pool(resolved: Resolved, pool: Pool, top: int, progress: Progress | None, deadline: float | None) -> SearchResult:
-    """Search one pool."""
+    """Search one pool: without offload first where the request leaves it open, with it only where nothing fits without."""
+    if not resolved.offload_last:
+        return _space(resolved, pool, top, progress, deadline)
+    without = _space(resolved.without_offload(), pool, top, progress, deadline)
+    if without.status == "infeasible":
+        return _space(resolved, pool, top, progress, deadline)
+    return replace(without, notes=(*without.notes, OFFLOAD_NOTE)) if without.plans else without
+
+
+OFFLOAD_NOTE = "Plans fit without offload, so none was searched with it (--offload any does)."
+
+
+def _space(resolved: Resolved, pool: Pool, top: int, progress: Progress | None, deadline: float | None) -> SearchResult:
+    """Search the whole space of one pool."""
     scan = Scan(board=Board(size=top), deadline=deadline, progress=progress)
     refined, interrupted = Refined(), False
     try:

@@ -94,7 +94,7 @@ def groups(case: Case, counts: Counts, *, offloaded: bool) -> Iterator[Group]:
             continue
         variants = variants_of(case, choices)
         reliefs = tuple(reliefs_of(case, v) for v in variants)
-        spanned = sum(r.spanned(case) for r in reliefs)
+        spanned = sum(r.spanned for r in reliefs)
         size = int(np.prod([len(v) for v in _for(case, axes, choices).values()], dtype=object))
         counts.layouts += size * spanned
         early = [r for r in rules if not set(r.reads) & set(LATE_FIELDS)]
@@ -126,7 +126,8 @@ class Relief:
         """True where the recomputed layers of a stage are counted: a row then has as many values as its stages hold layers."""
         return len(self.recompute_layers) > 1
 
-    def spanned(self, case: Case) -> int:
+    @property
+    def spanned(self) -> int:
         """Return the points of the grid."""
         return len(self.recompute_layers) * len(self.offload_fraction) * (1 + len(self.activation_offload))
 

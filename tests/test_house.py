@@ -71,7 +71,7 @@ UNIT_SIZES = {1e9, 1e12, 2**30, 2**40}
 UNIT_NAME = re.compile(r"(?:^|_)(?:bytes|seconds|flop|usd|watts|tokens)(?:_per_[a-z]+)*$")
 WRONG_UNIT = re.compile(r"_(?:kb|mb|gb|tb|kib|mib|gib|tib|ms|us|flops|gflops?|tflops?|gbps|tbps|mbps)$", re.I)
 UNITLESS = re.compile(
-    r"(?:^|_)(?:mfu|hfu|count|fraction|ratio|index|stage|phase|oversubscription|compute_capability|year|margin|efficiency|factor|vcpus|size|probability|confidence)$"
+    r"(?:^|_)(?:mfu|hfu|count|fraction|ratio|index|stage|phase|oversubscription|compute_capability|year|margin|efficiency|factor|vcpus|size|probability|confidence|gap)$"
 )
 RECORD_FILES = ("hardware/spec.py", "cost_models/result.py", "planner/plan.py")
 """Where results and facts cross a floor: each number's name states its unit."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.architecture import Architecture
 from cost_models.blocks.linear import bias, enter, leave, lora_gemms, weight
 from cost_models.blocks.norm import norm
-from cost_models.dims import Dims
-from cost_models.layout import Choices
 from cost_models.numeric import Num, num
 from cost_models.op import AttentionCore, Comm, Gemm, Op, Params, Saved
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.training import Training
 
 SOURCE = "Vaswani et al. 2017; grouped queries: Ainslie et al. 2023 (arXiv 2305.13245); Megatron-LM core/transformer/attention.py"
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
+from typing import TYPE_CHECKING
+
 from cost_models.blocks.linear import leave
 from cost_models.dims import Dims, norm_elements
-from cost_models.layout import Choices
 from cost_models.op import Gemm, Op, Params, Saved
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.layout import Choices
 
 SOURCE = "Megatron-LM core/models/common/embeddings/language_model_embedding.py (vocabulary-parallel look-up, then reduce)"
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.architecture import Architecture
 from cost_models.blocks.linear import enter
 from cost_models.dims import Dims, norm_elements
-from cost_models.layout import Choices
-from cost_models.numeric import Num
 from cost_models.op import Comm, Gemm, Op, Params, Saved
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.layout import Choices
+    from cost_models.numeric import Num
 
 SOURCE = "Megatron-LM core/models/gpt/gpt_model.py, core/tensor_parallel/cross_entropy.py"
 LOSS_BYTES_PER_LOGIT = 14.0

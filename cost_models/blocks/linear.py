@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from cost_models.dims import Dims
-from cost_models.layout import Choices
-from cost_models.numeric import Num
 from cost_models.op import Comm, Gemm, Params
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.numeric import Num
+    from cost_models.training import Training
 
 SOURCE = "Megatron-LM core/tensor_parallel/layers.py; Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2"
 
@@ -35,7 +39,7 @@ def leave(d: Dims, choices: Choices, width: float) -> tuple[Comm, ...]:
 
 
 def adapter(training: Training, target: str, inputs: Num, outputs: Num) -> Num:
-    """Return the trainable elements of a LoRA adapter on a matrix: r × (in + out), 0 where it is not a target (Hu et al., arXiv 2106.09685)."""
+    """Return the trainable elements of a LoRA adapter (Hu et al., arXiv 2106.09685): r × (in + out), 0 where it is not a target."""
     if training.method not in ("lora", "qlora") or target not in training.lora_targets:
         return 0.0
     return training.lora_rank * (inputs + outputs)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture, Mla
+from typing import TYPE_CHECKING
+
 from cost_models.blocks.attention import core
 from cost_models.blocks.linear import bias, enter, leave, lora_gemms, weight
 from cost_models.blocks.norm import norm
-from cost_models.dims import Dims
-from cost_models.layout import Choices
 from cost_models.op import Gemm, Op, Params, Saved
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture, Mla
+    from cost_models.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.training import Training
 
 SOURCE = "DeepSeek-V2 (arXiv 2405.04434), section 2.1; Megatron-LM core/transformer/multi_latent_attention.py"
 

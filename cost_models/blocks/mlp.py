@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
+from typing import TYPE_CHECKING
+
 from cost_models.blocks.linear import bias, enter, leave, lora_gemms, weight
 from cost_models.blocks.norm import norm
-from cost_models.dims import Dims
-from cost_models.layout import Choices
-from cost_models.numeric import Num
 from cost_models.op import Drop, Gemm, Op, Saved
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
+    from cost_models.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.numeric import Num
+    from cost_models.training import Training
 
 SOURCE = "Shazeer 2020 (arXiv 2002.05202) for gated units; Megatron-LM core/transformer/mlp.py"
 

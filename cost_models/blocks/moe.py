@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture, Moe
+from typing import TYPE_CHECKING
+
 from cost_models.blocks.linear import bias, weight
 from cost_models.blocks.mlp import feed_forward
 from cost_models.blocks.norm import norm
-from cost_models.dims import Dims
-from cost_models.layout import Choices
-from cost_models.numeric import Num
 from cost_models.op import Comm, Gemm, Op, Params, Saved
-from cost_models.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture, Moe
+    from cost_models.dims import Dims
+    from cost_models.layout import Choices
+    from cost_models.numeric import Num
+    from cost_models.training import Training
 
 SOURCE = "Megatron-LM core/transformer/moe (router.py, token_dispatcher.py, experts.py); parallel folding: arXiv 2504.14960"
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from cost_models.architecture import Architecture
+from typing import TYPE_CHECKING
+
 from cost_models.dims import Dims, norm_elements
 from cost_models.op import Op, Params, Saved
+
+if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
 
 SOURCE = "one read and one write of the stream for norm and residual each; backward reads twice (fused norm kernels)"
 

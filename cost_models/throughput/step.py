@@ -51,10 +51,9 @@ def step_time(
         p = _parts(architecture, training, layout, pool, ops, held, (stack, r, f, groups))
         forward, backward, weight = _passes(p, training)
     message = ops.dims.tokens / ops.dims.tp * (ops.dims.hidden * ops.dims.act_bytes)
-    ledger = _ledger(training, layout, pool, held, p, (stack, r, f, groups), (forward, backward, weight), m, message)
+    ledger, step = _ledger(training, layout, pool, held, p, (stack, r, f, groups), (forward, backward, weight), m, message)
     if training.method == "inference":
         ledger = ledger + Ledger("s", (_decode(architecture, training, p, r, ops),))
-    step = ledger.exposed
     tokens = float(training.global_batch) * training.seq
     model, hardware = _flop(architecture, training, p, parameters_used, tokens)
     gpus = float(pool.count)
@@ -141,7 +140,8 @@ def _passes(p: Parts, training: Training) -> Passes:
 
 def _ledger(
     training: Training, layout: Layout, pool: Pool, held: Stages, p: Parts, wing: Wing, passes: Passes, m: Num, message_bytes: Num
-) -> Ledger:
+) -> tuple[Ledger, Num]:
+    """Return the terms of a step and the sum of what they expose, added in their order."""
     stack, r, f, groups = wing
     (forward, forward_all), (backward, backward_all), (weight, weight_all) = passes
     d = layout.degrees
@@ -174,8 +174,9 @@ def _ledger(
         regime = regime_of(training, layout.choices)
         sync = synchronise(layout, groups, regime, stack, params, (forward, backward), m, training)
         terms += step_terms(sync, update(layout, pool, groups, regime, r, params), layout)
-    terms += _host_terms(Ledger("s", tuple(terms)), stack, pool)
-    return Ledger("s", tuple(terms))
+    before = Ledger("s", tuple(terms)).exposed
+    host = _host_terms(before, stack, pool)
+    return Ledger("s", (*terms, *host)), num(before + host[0].value + host[1].value)
 
 
 def _decode(architecture: Architecture, training: Training, p: Parts, r: Rates, ops: ModelOps) -> Term:
@@ -204,13 +205,13 @@ def _send(layout: Layout, f: Fabric, message_bytes: Num) -> Num:
     return np.where(num(d.pp) > 1.0, send_seconds(f, span, message_bytes), 0.0)
 
 
-def _host_terms(before: Ledger, stack: Software, pool: Pool) -> list[Term]:
+def _host_terms(before: Num, stack: Software, pool: Pool) -> tuple[Term, Term]:
     soft = calibration("software")
     doublings = float(np.log2(max(pool.nodes, 1)))
-    return [
+    return (
         Term(
             name="host.stragglers",
-            value=before.exposed * (soft.value("straggler_per_doubling") * doublings),
+            value=before * (soft.value("straggler_per_doubling") * doublings),
             source="hardware/measured/software.toml: straggler_per_doubling",
             formula="step x straggler_per_doubling x log2(servers)",
         ),
@@ -220,7 +221,7 @@ def _host_terms(before: Ledger, stack: Software, pool: Pool) -> list[Term]:
             source="hardware/measured/software.toml: host_step_seconds",
             formula="host_step_seconds",
         ),
-    ]
+    )
 
 
 def _flop(architecture: Architecture, training: Training, p: Parts, parameters_used: float, tokens: float) -> tuple[float, Num]:

@@ -100,6 +100,23 @@ def write_exports(exports: Iterable[tuple[Export, Plan]], *, force: bool) -> Non
         say(text)
 
 
+def first_accepted(exporter: Exporter, plans: Iterable[Plan]) -> Plan | None:
+    """Return the first plan that `exporter` can state, and say on stderr why better ones were passed over; None for none."""
+    from planner.exporters import ExportRefused, adapted
+
+    passed: list[str] = []
+    for plan in plans:
+        try:
+            exporter.export(adapted(plan, exporter))
+        except ExportRefused as refused:
+            passed.append(f"{exporter.NAME} cannot run {_described(plan)}: {refused.broken[0]}")
+            continue
+        for line in passed:
+            say(line)
+        return plan
+    return None
+
+
 def _described(plan: Plan) -> str:
     from planner.report.plans import memory_of, step_of
     from planner.report.words import layout_name

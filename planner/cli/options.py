@@ -79,7 +79,9 @@ _LAYOUT: list[Flag] = [
     Flag("--recompute", "none|selective|full", str, "Activation recompute."),
     Flag("--recompute-modules", "NAMES", str, "What `selective` recomputes: core_attn, mlp, moe, moe_act, layernorm, …, joined by commas."),
     Flag("--recompute-layers", "K", whole, "Layers of each stage that `full` recomputes."),
-    Flag("--offload", "auto|none|WHAT", str, "optimizer[:part], params, activations[:part], joined by commas; none forbids it."),
+    Flag("--stage-layers", "N,N,…", str, "Layers of each pipeline stage (estimate; a search chooses them)."),
+    Flag("--stage-recompute", "K,K,…", str, "Layers of each stage that `full` recomputes (estimate)."),
+    Flag("--offload", "auto|any|none|WHAT", str, "optimizer[:part], params, activations[:part]; auto: if nothing fits without."),
     Flag("--offload-target", "host|nvme", str, "Where offloaded states live."),
     Flag("--micro-batch", "N", whole, "Samples of one micro-batch."),
 ]
@@ -162,9 +164,9 @@ def read_request(options: Mapping[str, Any], request_file: str | None, **more: A
         file = _read_file(request_file)
         dimensions = {key: options[key] for key in DIMENSIONS if options.get(key) is not None}
         held = file.get("dimensions", {})
-        modules = flags.get("recompute_modules")
-        if modules is not None:
-            flags["recompute_modules"] = tuple(word.strip() for word in modules.split(",") if word.strip())
+        for key in ("recompute_modules", "stage_layers", "stage_recompute"):
+            if flags.get(key) is not None:
+                flags[key] = tuple(word.strip() for word in flags[key].split(",") if word.strip())
         if dimensions:
             flags["dimensions"] = {**(held if isinstance(held, Mapping) else {}), **dimensions}
         request = make_request({**flags, **more}, file)
@@ -229,6 +231,8 @@ def layout_words(plan: Plan) -> list[str]:
     words += ["--recompute-modules", ",".join(c.recompute_modules)] if c.recompute == "selective" else []
     layers = int(num(d.recompute_layers))
     words += ["--recompute-layers", f"{layers}"] if c.recompute == "full" and layers >= 0 else []
+    for flag, held in (("--stage-layers", plan.layout.stage_layers), ("--stage-recompute", plan.layout.stage_recompute)):
+        words += [flag, ",".join(f"{n}" for n in held)] if held is not None else []
     words += ["--offload", _offload_word(plan)]
     words += ["--offload-target", c.offload_target] if c.offload != "none" and c.offload_target != "host" else []
     return [*words, "--micro-batch", f"{degrees['micro_batch']}"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from planner.cli.explain import Wanted, explain_options, parse_explain
-from planner.cli.export import export_options, parse_exports, write_exports
+from planner.cli.export import export_options, first_accepted, parse_exports, write_exports
 from planner.cli.options import RequestCommand, given_words, layout_words, read_request, request_options
 from planner.cli.output import Failure, Output, output_options
 from planner.cli.progress import progress_line
@@ -28,7 +28,7 @@ NO_PLAN = 3
 @wish_options
 @click.option("--top", type=click.IntRange(1, 1000), metavar="N", help="Plans to show.  [default: 10]")
 @click.option(
-    "--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far and their gap."
+    "--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far."
 )
 @explain_options
 @export_options
@@ -54,6 +54,8 @@ def command(
     wanted = parse_exports(exports, force=force)
     with output.timed("request"):
         request, resolved = read_request(options, request_file, top=top, **wish_request(options))
+        if request.stage_layers is not None or request.stage_recompute is not None:
+            raise Failure(["stage_layers and stage_recompute state one layout, for planner estimate; a search chooses them"], exit_code=2)
         check_questions(options)
     with output.timed("imports"):
         from planner.objectives import planned
@@ -74,21 +76,20 @@ def command(
 
 
 def best_for(exporter: Exporter, resolved: Resolved, result: SearchResult) -> Plan:
-    """Return the best plan for a framework that reads the export; plan 1 where there is none, or where the user named a framework.
+    """Return the best plan that the export can state; where there is none, plan 1, whose refusal then says why.
 
-    Plans of the ranking come first; where none of them is of the framework, a search is made for it alone.
+    Plans of the ranking come first; where none of them will do, a search is made for the export's frameworks alone.
     """
     from dataclasses import replace
 
     from planner.search import search
 
-    if resolved.frameworks:
-        return result.plans[0]
-    ranked = [plan for plan in result.plans if plan.training.framework in exporter.FRAMEWORKS]
-    if ranked:
-        return ranked[0]
-    found = search(replace(resolved, frameworks=exporter.FRAMEWORKS), top=1, remedies=False)
-    return found.plans[0] if found.plans else result.plans[0]
+    ranked = [p for p in result.plans if resolved.frameworks or p.training.framework in exporter.FRAMEWORKS]
+    chosen = first_accepted(exporter, ranked)
+    if chosen is None and not resolved.frameworks:
+        found = search(replace(resolved, frameworks=exporter.FRAMEWORKS), remedies=False)
+        chosen = first_accepted(exporter, found.plans)
+    return chosen or (ranked[0] if ranked else result.plans[0])
 
 
 def _report(
@@ -152,10 +153,8 @@ def _next(context: click.Context, result: SearchResult, explained: bool) -> list
         flags = next((r.flags.split() for r in result.remedies if r.flags.startswith("--")), [])
         return [spelled(["planner", "search", *given_words(context, without=flags), *flags])] if flags else []
     best = result.plans[0]
-    commands = []
-    if best.layout.stage_layers is None and best.layout.stage_recompute is None:
-        words = ["planner", "estimate", *given_words(context, layout=False), *layout_words(best)]
-        commands.append(spelled([*words, *(() if explained else ("--explain", "memory"))]))
+    words = ["planner", "estimate", *given_words(context, layout=False), *layout_words(best)]
+    commands = [spelled([*words, *(() if explained else ("--explain", "memory"))])]
     name = _exportable(result.plans)
     return commands if name is None else [*commands, spelled([*base, "--export", f"{name}={name}.json"])]
 

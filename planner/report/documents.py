@@ -11,6 +11,7 @@ from cost_models.numeric import num
 from cost_models.result import PHASES, MemoryCost
 from cost_models.transformer import count_parameters
 from planner import schema
+from planner.certificate_schema import CertificateRecord
 from planner.ranking import leaders
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from planner.explanation_schema import ExplanationRecord
     from planner.length_study import LengthReport, LengthStep
     from planner.mixed_schema import MixedRecord
-    from planner.plan import Certificate, NearMiss, Plan, Remedy, SearchResult, Searched
+    from planner.plan import Certificate, NearMiss, Plan, Remedy, Searched, SearchResult
 
 MFU = (
     "model FLOP per token = 6 x parameters used per token (token embedding left out, head included) "
@@ -236,9 +237,9 @@ def searched_record(searched: Searched) -> schema.SearchedRecord:
     )
 
 
-def certificate_record(certificate: Certificate) -> schema.CertificateRecord:
+def certificate_record(certificate: Certificate) -> CertificateRecord:
     """Return what a search proves."""
-    return schema.CertificateRecord(**{name: getattr(certificate, name) for name in schema.CertificateRecord.model_fields})
+    return CertificateRecord(**{name: getattr(certificate, name) for name in CertificateRecord.model_fields})
 
 
 def leaders_record(plans: Sequence[Plan]) -> schema.LeadersRecord | None:

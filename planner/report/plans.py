@@ -93,8 +93,13 @@ def step_of(plan: Plan) -> str:
 
 
 def memory_range(plan: Plan) -> str:
-    """Return the device peak beside the capacity, and where it lies with 80 %: `61.3 / 79.2 GiB (80 %: 57.1-68.0)`."""
+    """Return the device peak beside the capacity, and where it lies with 80 %: `61.3 / 79.2 GiB (80 %: 57.1-68.0)`.
+
+    A plan that fits cannot take more than the card: near the limit the allocator gives cached blocks back.
+    """
     low, high = plan.memory_interval_bytes
+    if plan.fits:
+        high = min(high, plan.pool.capacity_bytes)
     return f"{memory_of(plan)} GiB (80 %: {gib(low)}-{gib(high)})"
 
 

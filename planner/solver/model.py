@@ -109,17 +109,38 @@ class ChainModel:
                 (var, top), own = self.nodes[v], self.depths[v]
             else:
                 var, top, own = self._time(s, v), max(self._ticks(self.chain.stages[s], v)), 0
-            weight = int(Fraction(w).limit_denominator(WEIGHT_DENOMINATOR) * self.denominator ** (depth - own))
+            weight = self._weight(w, depth - own)
             variables.append(var)
             weights.append(weight)
             most += max(weight, 0) * top
         return cp_model.LinearExpr.weighted_sum(variables, weights), most
 
     def hint(self, chosen: tuple[int, ...]) -> None:
-        """Start from a known choice."""
+        """Start from a known choice, with all that follows from it."""
         for picked, i in zip(self.picked, chosen, strict=True):
             for o, var in enumerate(picked):
                 self.model.add_hint(var, o == i)
+        level = self.chain.stages[0][chosen[0]].level
+        for number, var in self.levels.items():
+            self.model.add_hint(var, number == level)
+        ticks = {key: self._ticks(self.chain.stages[key[0]], key[1])[chosen[key[0]]] for key in self.times}
+        for key, var in self.times.items():
+            self.model.add_hint(var, ticks[key])
+        values: list[int] = []
+        for (var, _), node, depth in zip(self.nodes, self.chain.nodes, self.depths, strict=True):
+            paths = [
+                sum(
+                    self._weight(w, depth - self.depths[v]) * values[v] if s == NODE else self._weight(w, depth) * ticks[s, v]
+                    for s, v, w in path
+                )
+                for path in node.paths
+            ]
+            values.append(max(0, *paths))
+            self.model.add_hint(var, values[-1])
+
+    def _weight(self, weight: float, depth: int) -> int:
+        """Return a weight of something whose unit the denominator divides `depth` times less often."""
+        return int(Fraction(weight).limit_denominator(WEIGHT_DENOMINATOR) * self.denominator**depth)
 
     def minimise(self, time_limit_seconds: float) -> Found | bool | None:
         """Return (chosen options, objective and bound in ticks, proved); False where nothing is feasible, None where nothing was found."""

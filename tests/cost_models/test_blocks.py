@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.architecture import Architecture, Mla, Moe
 from cost_models.layout import Choices, Degrees, Layout
-from cost_models.model_ops import ModelOps
 from cost_models.numeric import num
-from cost_models.op import Op
 from cost_models.training import Training
 from cost_models.transformer import count_parameters, model_ops
+
+if TYPE_CHECKING:
+    from cost_models.model_ops import ModelOps
+    from cost_models.op import Op
 
 powers = st.sampled_from([1, 2, 4, 8])
 

@@ -102,19 +102,26 @@ def every_layout(case: Case) -> Iterator[Layout]:
 
 
 def brute(resolved: Resolved) -> float:
-    """Least step of all layouts that fit."""
+    """Least step of all layouts that fit, among those where no stage recomputes more layers than it must."""
     case = resolved.case()
-    best, lawful = float("inf"), {}
+    fits: dict[Any, float] = {}
+    lawful: dict[Any, bool] = {}
     for layout in every_layout(case):
         key = (layout.choices, layout.degrees.offload_fraction)
         if key not in lawful:
             lawful[key] = all(np.all(rule.holds(case, layout)) for rule in binding(case))
-        if not lawful[key]:
-            continue
-        found = totals(case, layout)
-        if fitting(case, found)[0]:
-            best = min(best, float(found.step_seconds[0]))
-    return best
+        found = totals(case, layout) if lawful[key] else None
+        if found is not None and fitting(case, found)[0]:
+            fits[(*key, layout.stage_layers, layout.stage_recompute)] = float(found.step_seconds[0])
+    return min((seconds for key, seconds in fits.items() if not any(less in fits for less in _leaner(key))), default=float("inf"))
+
+
+def _leaner(key: Any) -> Iterator[Any]:
+    """The same with one recomputed layer less on one stage."""
+    again = key[-1] or ()
+    for s, k in enumerate(again):
+        if k:
+            yield (*key[:-1], (*again[:s], k - 1, *again[s + 1 :]))
 
 
 def compare(request: dict[str, Any]) -> None:

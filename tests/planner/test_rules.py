@@ -52,6 +52,9 @@ EXAMPLES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("expert_tensor", {"model": MIXTRAL, "framework": "torchtitan"}, {"tp": 4, "etp": 4}, {"tp": 4, "etp": 2}, ("etp=2", "tp=4")),
     ("moe_sequence_parallel", {"model": MIXTRAL}, {"tp": 2, "sequence_parallel": True}, {"tp": 2}, ("sequence parallelism",)),
     ("layers", {}, {"pp": 80}, {"pp": 81}, ("pp=81", "80 layers")),
+    ("schedule_pipeline", {}, {"pp": 2, "schedule": "gpipe"}, {"schedule": "gpipe"}, ("pp=1",)),
+    ("folded_layers", {"framework": "torchtitan"}, {"pp": 40, "schedule": "zb-v"}, {"pp": 80, "schedule": "zb-v"}, ("80 layers",)),
+    ("folded_compile", {"framework": "torchtitan"}, {"pp": 2}, {"pp": 2, "schedule": "zb-v"}, ("implementation=hf",)),
     ("vpp_schedule", {}, {"vpp": 2, "schedule": "interleaved"}, {"vpp": 2}, ("vpp=2", "1f1b")),
     ("vpp_pipeline", {}, {"pp": 2, "vpp": 2}, {"vpp": 2}, ("pp > 1",)),
     (

@@ -41,7 +41,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def asked(name: str, **more: Any) -> Resolved:
-    return resolve(make_request({**REQUESTS[name], **more}))
+    """The request with offload searched too, unless it says otherwise."""
+    return resolve(make_request({"offload": "any", **REQUESTS[name], **more}))
 
 
 def brute(resolved: Resolved) -> tuple[dict[tuple[float, ...], float], int]:
@@ -259,3 +260,14 @@ def test_frameworks_asked_for_are_the_only_ones() -> None:
     resolved = asked("8b on 8 small cards", framework="deepspeed")
     assert frameworks(resolved) == ("deepspeed",)
     assert {p.training.framework for p in search(resolved, remedies=False).plans} == {"deepspeed"}
+
+
+@pytest.mark.parametrize(("name", "same_as"), [("0.5b on 4 gaming cards", "none"), ("qlora on one card", "none"), ("8b alone", "any")])
+def test_offload_is_the_last_resort_where_the_request_leaves_it_open(name: str, same_as: str) -> None:
+    """`auto` gives what `--offload none` gives where that has a plan, and searches everything where it has none."""
+    request = REQUESTS.get(name, {"model": "llama-3.1-8b", "cluster": "1xH100-80G"})
+    left_open = search(resolve(make_request(request)), top=3, remedies=False)
+    stated = search(resolve(make_request({**request, "offload": same_as})), top=3, remedies=False)
+    assert [step(p) for p in left_open.plans] == [step(p) for p in stated.plans]
+    assert left_open.plans
+    assert all((p.layout.choices.offload == "none") == (same_as == "none") for p in left_open.plans)
