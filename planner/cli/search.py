@@ -153,7 +153,7 @@ def _next(context: click.Context, result: SearchResult, explained: bool) -> list
         flags = next((r.flags.split() for r in result.remedies if r.flags.startswith("--")), [])
         return [spelled(["planner", "search", *given_words(context, without=flags), *flags])] if flags else []
     best = result.plans[0]
-    words = ["planner", "estimate", *given_words(context, layout=False), *layout_words(best)]
+    words = ["planner", "estimate", *given_words(context, layout=False, without=("--framework",)), *layout_words(best)]
     commands = [spelled([*words, *(() if explained else ("--explain", "memory"))])]
     name = _exportable(result.plans)
     return commands if name is None else [*commands, spelled([*base, "--export", f"{name}={name}.json"])]

@@ -14,9 +14,10 @@ from planner.cli.progress import progress_line
 @click.command("validate", short_help="Check the predictions against measured runs.")
 @click.argument("runs", metavar="RUNS.csv", type=click.Path(path_type=Path))
 @click.option("--bands", metavar="FILE.toml", type=click.Path(path_type=Path), help="Write the bands of error that the rows give.")
+@click.option("--regret", is_flag=True, help="Print the ranking alone: every group of runs that differ in layout only.")
 @click.option("--force", is_flag=True, help="Let --bands replace an existing file.")
 @output_options
-def command(runs: Path, bands: Path | None, force: bool, output: Output) -> None:
+def command(runs: Path, bands: Path | None, regret: bool, force: bool, output: Output) -> None:
     """Predict every row of a run table that states enough, and print the errors of step time and of peak memory by source.
 
     RUNS.csv has a header with any subset of the columns of tests/published/runs.csv (see its README). Rows without measured values
@@ -43,6 +44,10 @@ def command(runs: Path, bands: Path | None, force: bool, output: Output) -> None
         raise Failure([f"{error}"], exit_code=2) from None
     if output.json:
         output.document(report)
+    elif regret:
+        from planner.report.regret import regret_lines
+
+        output.lines(regret_lines(report.regret, output.look))
     else:
         from planner.report.validation import validation_lines
 
