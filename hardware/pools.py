@@ -138,9 +138,9 @@ def unknowns(pool: Pool) -> list[str]:
     gpu, node = pool.gpu, pool.node
     lines = []
     if pool.count > max(pool.gpus_per_node, node.link_domain_size) and pool.inter_node_bytes_per_second is None:
-        lines.append(f"the network between {pool.nodes} x {short(node.name)} is unknown: plans over several servers have no network figure")
+        lines.append(f"the network between {pool.nodes} x {short(node.name)} is unknown")
     if pool.count > 1 and pool.link_bytes_per_second is None:
-        lines.append(f"the GPU-to-GPU link of {short(node.name)} is unknown: traffic inside a server has no figure")
+        lines.append(f"the GPU-to-GPU link of {short(node.name)} is unknown: traffic inside a server is taken over the host link")
     elif pool.count > 1 and node.link_domain_assumed:
         lines.append(f"no source says how many GPUs of {short(node.name)} share the fast link: {node.link_domain_size} assumed")
     missing = [

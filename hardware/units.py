@@ -167,21 +167,6 @@ def parse_bytes(given: str | float) -> float:
     return parse(given, BYTES)
 
 
-def parse_bytes_per_second(given: str | float) -> float:
-    """Bytes per second of a bandwidth such as "3.35 TB/s" (bytes) or "200 Gb/s" (bits)."""
-    return parse(given, BYTES_PER_SECOND)
-
-
-def parse_flop_per_second(given: str | float) -> float:
-    """FLOP per second of a rate such as "989 TFLOP/s"."""
-    return parse(given, FLOP_PER_SECOND)
-
-
-def parse_seconds(given: str | float) -> float:
-    """Seconds of a time such as "41.6 s" or "25 us"."""
-    return parse(given, SECONDS)
-
-
 def significant(value: float, digits: int = 3) -> str:
     """`value` with `digits` significant digits, never in powers of ten; whole digits are all kept and grouped (1,052)."""
     if not math.isfinite(value):
@@ -233,14 +218,6 @@ def show_gbit_per_second(rate_bytes_per_second: float) -> str:
 def show_tflop_per_second(rate_flop_per_second: float) -> str:
     """Compute rate: "312 TFLOP/s"."""
     return f"{significant(in_tflop_per_second(rate_flop_per_second))} TFLOP/s"
-
-
-def show_seconds(seconds: float) -> str:
-    """Time in s, ms or µs, whichever leaves a figure of one or more: "41.6 s", "2.90 ms"."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(seconds) >= scale:
-            return f"{significant(seconds / scale)} {unit}"
-    return "0 s" if seconds == 0 else f"{significant(seconds / 1e-9)} ns"
 
 
 def show_usd(usd: float) -> str:

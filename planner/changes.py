@@ -24,7 +24,8 @@ COUNTS = 24
 """Numbers of GPUs that are tried one by one between the given number and the first doubling that helps."""
 CARDS = 6
 """Larger cards that are tried."""
-_LABELS = {"offload": "offload", "recompute": "recompute", "micro_batch": "micro-batch", "zero": "ZeRO"}
+FREED_FIRST = {"micro_batch": "micro-batch", "recompute": "recompute", "zero": "ZeRO", "offload": "offload"}
+"""Layout fields that are freed first, the cheapest to give up first: accumulate, recompute, shard, offload."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,16 +69,16 @@ def changes(resolved: Resolved) -> Iterator[Change]:
 
 
 def _freed(resolved: Resolved) -> Iterator[Change]:
-    """Yield the request without each layout field that it fixes, the offload first and those that change the model's cut last."""
+    """Yield the request without each layout field that it fixes, the cheapest first and those that change the model's cut last."""
     groups: dict[str, tuple[str, ...]] = {}
     for name in resolved.fixed:
         head, members = next(((h, m) for h, m in TOGETHER if name in m), (name, (name,)))
         groups[head] = tuple(m for m in members if m in resolved.fixed)
-    for head in sorted(groups, key=lambda h: (tuple(_LABELS).index(h) if h in _LABELS else len(_LABELS), h)):
+    for head in sorted(groups, key=lambda h: (tuple(FREED_FIRST).index(h) if h in FREED_FIRST else len(FREED_FIRST), h)):
         if head == "offload" and resolved.training.method == "inference":
             continue
         loose = replace(resolved, fixed={k: v for k, v in resolved.fixed.items() if k not in groups[head]})
-        yield Change(change=f"another {_LABELS.get(head, head.replace('_', ' '))}", flags="", resolved=loose, family=head, freed=head)
+        yield Change(change=f"another {FREED_FIRST.get(head, head.replace('_', ' '))}", flags="", resolved=loose, family=head, freed=head)
     if resolved.frameworks:
         loose = replace(resolved, frameworks=())
         yield Change(change="another framework", flags="", resolved=loose, family="framework", freed="framework")
@@ -246,7 +247,7 @@ def found_flags(change: Change, best: Plan) -> tuple[str, str]:
     shown = value if isinstance(value, str) else f"{int(value)}"
     if change.freed == "shard_group" and shown == "0":
         return "sharded over all ranks", "(without --shard-group)"
-    return f"{_LABELS.get(change.freed, flag)} {shown}", f"--{flag} {shown}"
+    return f"{FREED_FIRST.get(change.freed, flag)} {shown}", f"--{flag} {shown}"
 
 
 def _offload_found(best: Plan) -> tuple[str, str]:

@@ -39,8 +39,24 @@ def _gap(c: Certificate) -> str:
 
 
 def split_notes(board: Board) -> tuple[str, ...]:
-    """Return why the stages of the best plan hold unequal numbers of layers; nothing where they do not."""
+    """Return why the stages of the best plan are unequal and what that asks for; nothing where they are alike."""
     entry = board.best()[0]
+    return (*_held(entry), *_unequal_recompute(entry))
+
+
+def _unequal_recompute(entry: Entry) -> tuple[str, ...]:
+    """Say what running the plan takes where its stages recompute different numbers of layers."""
+    counts = entry.layout.stage_recompute
+    if counts is None or len(set(counts)) == 1:
+        return ()
+    return (
+        f"stages of plan 1 recompute {_runs(counts)} layers: no flag of {entry.case.framework} gives each stage its own number, so it"
+        " takes a change of the training code; --export writes the best plan that flags can state",
+    )
+
+
+def _held(entry: Entry) -> tuple[str, ...]:
+    """Return why the stages hold unequal numbers of layers."""
     layout, case = entry.layout, entry.case
     pp, vpp = float(num(layout.degrees.pp)), float(num(layout.degrees.vpp))
     even = even_layers(case.architecture.layers, pp, vpp)

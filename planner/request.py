@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cost_models.architecture import Architecture
 from cost_models.catalog import resolve as resolve_model
 from cost_models.layout import OffloadTarget, Recompute, ScheduleName, Zero
+from cost_models.throughput.collectives import links_assumed
 from cost_models.training import Attention, Framework, Implementation, Loss, Method, Optimizer, Training, TrainPrecision
 from hardware.cluster import parse_cluster
 from hardware.spec import Cluster, Pool
@@ -273,7 +274,7 @@ def resolve(request: Request) -> Resolved:
         margin=request.margin,
         top=request.top,
         lengths=lengths,
-        assumed=(*cluster.assumed, *assumed),
+        assumed=(*cluster.assumed, *(said for pool in cluster.pools for said in links_assumed(pool)), *assumed),
         warnings=(*cluster.warnings, *warnings),
         wishes=wishes,
         objective=request.objective,

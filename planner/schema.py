@@ -256,13 +256,6 @@ class RemedyRecord(Record):
     plan: PlanRecord
 
 
-class BrokenRecord(Record):
-    """A law that a layout breaks."""
-
-    rule: str
-    message: str
-
-
 class Document(Record):
     """Base of all documents."""
 

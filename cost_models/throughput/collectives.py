@@ -60,12 +60,16 @@ class Group:
     stride: Num
 
 
-def network_assumed(pool: Pool) -> str | None:
-    """Return the sentence that says which network rate was assumed, None where the pool states one or needs none."""
-    if pool.inter_node_bytes_per_second is not None or pool.nodes <= 1:
-        return None
+def links_assumed(pool: Pool) -> tuple[str, ...]:
+    """Return a sentence for each rate that `fabric` takes because the pool states none; none where all are stated or not needed."""
+    said = []
     rate = show_gbit_per_second(calibration("collectives").value("unknown_network_bytes_per_second"))
-    return f"the network of {pool.node.name} is unknown; one port of {rate} a server is assumed between servers"
+    inside = max(pool.gpus_per_node, pool.node.link_domain_size)
+    if pool.inter_node_bytes_per_second is None and pool.count > inside:
+        said.append(f"network of {pool.node.name}: {rate} a server, as no source states it (a cluster file can)")
+    if pool.count > 1 and pool.link_bytes_per_second is None and pool.host_link_bytes_per_second is None:
+        said.append(f"host link of {pool.gpu.name}: {rate}, as no source states it (a cluster file can)")
+    return tuple(said)
 
 
 def fabric(pool: Pool) -> Fabric:

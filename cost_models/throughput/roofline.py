@@ -100,18 +100,12 @@ def _peak(gpu: Gpu, kind: str) -> float:
     raise ValueError(f"{gpu.name} has no known peak for {kind}; it has {', '.join(peaks)}")
 
 
-def gemm_seconds(r: Rates, rate: float, m: Num, n: Num, k: Num, count: Num = 1.0) -> Num:
-    """Return the seconds of `count` products (m × k) · (k × n) that run as one kernel.
-
-    The greater of compute (whole and partial waves of tiles, each k + k0 deep) and of HBM traffic, plus one launch.
-    """
-    return product_seconds(r, rate, m, n, k, count, 0.0, weight=False)[0]
-
-
 def product_seconds(
     r: Rates, rate: float, m: Num, n: Num, k: Num, count: Num, gradient_bytes: float, *, weight: bool
 ) -> tuple[Num, Num, Num]:
-    """Return forward, input-gradient and weight-gradient seconds of `count` products (m × k) · (k × n), as `gemm_seconds` prices each.
+    """Return forward, input-gradient and weight-gradient seconds of `count` products (m × k) · (k × n) that run as one kernel.
+
+    Each is the greater of compute (whole and partial waves of tiles, each k + k0 deep) and of HBM traffic, plus one launch.
 
     `gradient_bytes` are moved per element of the weight gradient; `weight` is False for frozen weights, which have none.
     """

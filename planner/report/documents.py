@@ -32,11 +32,6 @@ MFU = (
 )
 
 
-def render(document: schema.Record) -> str:
-    """Return a document as JSON text."""
-    return document.model_dump_json(indent=2) + "\n"
-
-
 def model_record(a: Architecture) -> schema.ModelRecord:
     """Return a model with its exact counts."""
     counts = count_parameters(a)

@@ -96,18 +96,6 @@ def _values(chain: Chain, read: Callable[[int, int, float], float]) -> list[floa
     return values
 
 
-def covers(chain: Chain, chosen: tuple[int, ...]) -> bool:
-    """Tell whether a choice keeps the constraints."""
-    start, levels = 0, set()
-    for options, i in zip(chain.stages, chosen, strict=True):
-        starts = options[i].starts
-        if starts is not None and start not in starts:
-            return False
-        start += options[i].layers
-        levels.add(options[i].level)
-    return start == chain.layers and len(levels) == 1
-
-
 def quantum_for(chain: Chain) -> tuple[float, int]:
     """Return (quantum in seconds, common denominator of the weights). Raises ScaleError where no quantum up to 1 ms fits."""
     denominator = 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from cost_models.throughput.collectives import Group, collective_seconds, dispatch_seconds, fabric, network_assumed, place, send_seconds
+from cost_models.throughput.collectives import Group, collective_seconds, dispatch_seconds, fabric, links_assumed, place, send_seconds
 from hardware.cluster import parse_cluster
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ def test_sends_leave_the_server_only_where_the_chain_does() -> None:
 
 def test_an_unknown_network_is_named() -> None:
     known = pool("16xA100-80G")
-    assert network_assumed(known) is None
+    assert links_assumed(known) == ()
     unknown = known.model_copy(update={"inter_node_bytes_per_second": None})
-    assert "100 Gb/s" in str(network_assumed(unknown))
-    assert network_assumed(unknown.model_copy(update={"count": 8})) is None
+    assert "100 Gb/s" in links_assumed(unknown)[0]
+    assert links_assumed(unknown.model_copy(update={"count": 8})) == ()
     slow = float(collective_seconds(place(fabric(unknown), Group(size=16.0, stride=1.0)), "all_gather", 1e9))
     assert slow == pytest.approx(1e9 * 15 / 16 / (12.5e9 * 0.85), rel=0.1)

@@ -15,7 +15,7 @@ from cost_models.cost import parameters_used
 from cost_models.layout import Choices, Degrees, Layout
 from cost_models.op import AttentionCore
 from cost_models.stages import stages
-from cost_models.throughput.roofline import Rates, attention_seconds, gemm_seconds, rates
+from cost_models.throughput.roofline import Rates, attention_seconds, product_seconds, rates
 from cost_models.throughput.software import Software, software
 from cost_models.throughput.step import step_time
 from cost_models.training import Training
@@ -64,6 +64,11 @@ def term(cost: TimeCost, name: str) -> float:
     return sum(float(np.asarray(t.value)) for t in cost.ledger.terms if t.name.startswith(name))
 
 
+def gemm_seconds(r: Rates, rate: float, m: float, n: float, k: float) -> float:
+    """Forward of one product."""
+    return float(product_seconds(r, rate, m, n, k, 1.0, 0.0, weight=False)[0])
+
+
 @pytest.mark.parametrize(
     ("gpu", "shape", "flop_per_second"),
     [
@@ -78,7 +83,7 @@ def test_gemm_rates_of_published_shapes(gpu: str, shape: tuple[int, int, int], f
     """Hardware notes, section 1; training runs throttle a little below short benchmarks, hence the wide lower side."""
     m, n, k = (float(x) for x in shape)
     r, _ = kernels(gpu)
-    rate = 2 * m * n * k / float(gemm_seconds(r, r.wide_flop_per_second, m, n, k))
+    rate = 2 * m * n * k / gemm_seconds(r, r.wide_flop_per_second, m, n, k)
     assert 0.8 <= rate / flop_per_second <= 1.15
 
 
@@ -86,12 +91,12 @@ def test_gemm_pays_for_partial_tiles_and_waves() -> None:
     r, _ = kernels("a100-sxm-80g")
 
     def per_row(m: float) -> float:
-        return float(gemm_seconds(r, r.wide_flop_per_second, m, 4096.0, 4096.0)) / m
+        return gemm_seconds(r, r.wide_flop_per_second, m, 4096.0, 4096.0) / m
 
     assert per_row(128.0) > per_row(3457.0) > per_row(3456.0)
-    skinny = float(gemm_seconds(r, r.wide_flop_per_second, 8192.0, 16.0, 4096.0))
+    skinny = gemm_seconds(r, r.wide_flop_per_second, 8192.0, 16.0, 4096.0)
     assert skinny > 8192 * 4096 * 2 / r.hbm_bytes_per_second
-    assert float(gemm_seconds(r, r.wide_flop_per_second, 1.0, 1.0, 1.0)) >= r.launch_seconds
+    assert gemm_seconds(r, r.wide_flop_per_second, 1.0, 1.0, 1.0) >= r.launch_seconds
 
 
 @pytest.mark.parametrize(("gpu", "low", "high"), [("a100-sxm-80g", 150e12, 200e12), ("h100-sxm-80g", 200e12, 400e12)])

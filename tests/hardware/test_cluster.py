@@ -109,7 +109,7 @@ def test_gpu_without_a_server_gets_a_plain_one() -> None:
     assert (pool.node.gpus_per_node, pool.node.link_domain_size) == (8, 1)
     assert pool.link_bytes_per_second == pool.gpu.pcie_bytes_per_second == 31e9
     assert "the catalogue has no server for L20; 8 per server is taken where no source says" in cluster.assumed[0]
-    assert cluster.warnings[0] == "the network between 2 x plain L20 server is unknown: plans over several servers have no network figure"
+    assert cluster.warnings[0] == "the network between 2 x plain L20 server is unknown"
     assert cluster.warnings[1] == "host memory, NVMe and price of plain L20 server are unknown: checks against them are skipped"
     assert cluster.warnings[2].startswith("no driver total of L20 is published: 46.7 GiB usable is assumed")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planner.report.documents import estimate_document, render, search_document
+from planner.report.documents import estimate_document, search_document
 from planner.report.schema_page import DOCUMENTS, json_schema, page
 from planner.schema import SCHEMA_VERSION
 from tests.planner.handmade import make_miss, make_plan, make_search
@@ -42,7 +42,8 @@ def check_plan(plan: dict[str, Any]) -> None:
 
 
 def test_search_document_of_plans() -> None:
-    document = json.loads(render(search_document(make_search(make_plan(tp=4, pp=4, dp=2), make_plan(dp=32)), ("batch",), ("price",), 1)))
+    made = search_document(make_search(make_plan(tp=4, pp=4, dp=2), make_plan(dp=32)), ("batch",), ("price",), 1)
+    document = json.loads(made.model_dump_json())
     assert document["schema_version"] == SCHEMA_VERSION == 1
     assert document["status"] == "found"
     assert document["searched"]["layouts"] == 412608
@@ -53,7 +54,7 @@ def test_search_document_of_plans() -> None:
 
 
 def test_search_document_of_misses() -> None:
-    document = json.loads(render(search_document(make_search(), (), (), 5)))
+    document = json.loads(search_document(make_search(), (), (), 5).model_dump_json())
     assert document["status"] == "infeasible"
     (miss,), (remedy,) = document["near_misses"], document["remedies"]
     assert (miss["stage"], miss["bucket"], miss["phase"], miss["where"]) == (0, "optimizer", "backward", "device")
@@ -64,7 +65,7 @@ def test_search_document_of_misses() -> None:
 
 def test_estimate_document_is_a_plan() -> None:
     plan = make_plan(tp=8, dp=4, verdict="no")
-    document = json.loads(render(estimate_document(plan, (make_miss(plan),), (), ())))
+    document = json.loads(estimate_document(plan, (make_miss(plan),), (), ()).model_dump_json())
     assert list(document)[:2] == ["schema_version", "command"]
     assert document["status"] == "infeasible"
     check_plan(document)

@@ -16,7 +16,7 @@ from planner.bounds import SPLIT, longest_path_part
 from planner.labels import NEVER, RULES, least
 from planner.paths import VALUES, nodes, passes, values
 from planner.paths import least as least_path
-from planner.solver.chain import MAX_VALUE, NODE, Chain, Node, Option, ScaleError, Solution, covers, objective, quantum_for, slack
+from planner.solver.chain import MAX_VALUE, NODE, Chain, Node, Option, ScaleError, Solution, objective, quantum_for, slack
 from planner.solver.solve import solve
 from planner.windows import Shape
 
@@ -33,6 +33,18 @@ def stage_times(draw: st.DrawFn) -> tuple[str, int, float, float, list[tuple[flo
     seconds = st.floats(1e-3, 2.0, allow_nan=False)
     times = [(draw(seconds), b := draw(seconds), b * draw(st.floats(0.0, 0.9))) for _ in range(stages)]
     return name, stages, float(m), float(vpp), times
+
+
+def covers(chain: Chain, chosen: tuple[int, ...]) -> bool:
+    """Tell whether a choice keeps the constraints."""
+    start, levels = 0, set()
+    for options, i in zip(chain.stages, chosen, strict=True):
+        starts = options[i].starts
+        if starts is not None and start not in starts:
+            return False
+        start += options[i].layers
+        levels.add(options[i].level)
+    return start == chain.layers and len(levels) == 1
 
 
 def line_of(stages: int, m: float, vpp: float, times: list[tuple[float, float, float]]) -> Line:
