@@ -102,7 +102,8 @@ def decisive(architecture: Architecture, pp: Num, vpp: Num) -> npt.NDArray[np.fl
         table = np.array([[*r, *(1,) * (max(map(len, records)) - len(r))] for r in records], dtype=np.float64)
         more = table[inverse.reshape(-1)]
         columns += [np.minimum(more[:, k : k + 1] if p.ndim else more[0, k : k + 1], column - 1.0) for k in range(more.shape[1])]
-    return np.concatenate([*columns, column - 1.0], axis=-1)
+    # stage by stage in memory: numpy's inner loops then run over the layouts, not over a handful of stages
+    return np.concatenate([c.T for c in (*columns, column - 1.0)]).T
 
 
 @lru_cache(maxsize=4096)

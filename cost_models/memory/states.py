@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from cost_models.choices.offload import OFFLOAD
 from cost_models.choices.zero import Shares, shares
 from cost_models.ledger import Term, add
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, num, plus, times
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
@@ -39,50 +40,33 @@ class Tally:
     """NF4 bytes of the dense matrices (0 unless QLoRA)."""
     quantised_expert_bytes: Num = 0.0
 
+    def each(self, change: Callable[[Num], Num]) -> Tally:
+        """Return the tally with `change` applied to every class."""
+        return Tally(**{name: change(getattr(self, name)) for name in CLASSES})
+
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            matrices=self.matrices + other.matrices,
-            others=self.others + other.others,
-            experts=self.experts + other.experts,
-            adapters=self.adapters + other.adapters,
-            expert_adapters=self.expert_adapters + other.expert_adapters,
-            quantised_bytes=self.quantised_bytes + other.quantised_bytes,
-            quantised_expert_bytes=self.quantised_expert_bytes + other.quantised_expert_bytes,
-        )
+        return Tally(**{name: plus(getattr(self, name), getattr(other, name)) for name in CLASSES})
 
     def times(self, factor: Num) -> Tally:
         """Return the tally of `factor` copies."""
-        return Tally(
-            matrices=factor * self.matrices,
-            others=factor * self.others,
-            experts=factor * self.experts,
-            adapters=factor * self.adapters,
-            expert_adapters=factor * self.expert_adapters,
-            quantised_bytes=factor * self.quantised_bytes,
-            quantised_expert_bytes=factor * self.quantised_expert_bytes,
-        )
+        return self.each(lambda value: times(factor, value))
 
     def at_least(self, other: Tally) -> Tally:
         """Return the classwise larger of two tallies."""
-        return Tally(
-            matrices=np.maximum(self.matrices, other.matrices),
-            others=np.maximum(self.others, other.others),
-            experts=np.maximum(self.experts, other.experts),
-            adapters=np.maximum(self.adapters, other.adapters),
-            expert_adapters=np.maximum(self.expert_adapters, other.expert_adapters),
-            quantised_bytes=np.maximum(self.quantised_bytes, other.quantised_bytes),
-            quantised_expert_bytes=np.maximum(self.quantised_expert_bytes, other.quantised_expert_bytes),
-        )
+        return Tally(**{name: np.maximum(getattr(self, name), getattr(other, name)) for name in CLASSES})
 
     @property
     def dense(self) -> Num:
         """Dense elements, adapters left out."""
-        return self.matrices + self.others
+        return plus(self.matrices, self.others)
 
     @property
     def total(self) -> Num:
         """All base elements."""
-        return self.dense + self.experts
+        return plus(self.dense, self.experts)
+
+
+CLASSES = tuple(f.name for f in fields(Tally))
 
 
 def nf4_bytes(elements: Num, matrices: Num, *, double_quant: bool) -> Num:
@@ -101,22 +85,24 @@ def nf4_bytes(elements: Num, matrices: Num, *, double_quant: bool) -> Num:
 
 def tally(ops: tuple[Op, ...], training: Training) -> Tally:
     """Return the elements of `ops` by class, per rank."""
-    total = Tally()
+    found: dict[str, Num] = {}
     for op in ops:
         for p in op.params:
-            total = total + _classify(p, training)
-    return total
+            for name, value in _classify(p, training):
+                found[name] = plus(found.get(name, 0.0), value)
+    return Tally(**found)
 
 
-def _classify(p: Params, training: Training) -> Tally:
+def _classify(p: Params, training: Training) -> tuple[tuple[str, Num], ...]:
+    """Classes of the elements of `p`, and how many they are."""
     quantised: Num = 0.0
     if training.method == "qlora" and p.quantizable:
         quantised = nf4_bytes(p.largest, p.count / p.largest, double_quant=training.double_quant)
     if p.kind == "expert":
-        return Tally(experts=p.count, expert_adapters=p.adapter, quantised_expert_bytes=quantised)
+        return ("experts", p.count), ("expert_adapters", p.adapter), ("quantised_expert_bytes", quantised)
     if p.kind == "linear":
-        return Tally(matrices=p.count, adapters=p.adapter, quantised_bytes=quantised)
-    return Tally(others=p.count, adapters=p.adapter)
+        return ("matrices", p.count), ("adapters", p.adapter), ("quantised_bytes", quantised)
+    return ("others", p.count), ("adapters", p.adapter)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,25 +120,26 @@ class Held:
 
 def held(architecture: Architecture, training: Training, ops: ModelOps, stages: Stages) -> Held:
     """Return the elements that each stage holds before any ZeRO division, shape (…, K)."""
-    kinds = [tally(rows, training) for _, rows in ops.kinds]
+    kinds = [tally(rows, training).each(ops.spread) for _, rows in ops.kinds]
     embedding, head = tally(ops.embedding, training), tally(ops.head, training)
     if training.method in ("lora", "qlora") and "head" in training.lora_targets:
         head = head + Tally(adapters=training.lora_rank * (ops.dims.hidden + ops.dims.vocab))
     if training.framework == "litgpt" and architecture.tied_embeddings:
         matrix = np.where(num(ops.dims.pp) > 1.0, 0.0, ops.dims.vocab * ops.dims.hidden)
         head = head + Tally(others=matrix)
+    embedding, head = embedding.each(ops.spread), head.each(ops.spread)
     stage = embedding.times(stages.embedding) + head.times(stages.head)
     for count, kind in zip(stages.kind_layers, kinds, strict=True):
         stage = stage + kind.times(count)
     if ops.mtp:
-        stage = stage + tally(ops.mtp, training).times(stages.head)
+        stage = stage + tally(ops.mtp, training).each(ops.spread).times(stages.head)
     largest = kinds[0]
     for kind in kinds[1:]:
         largest = largest.at_least(kind)
     widest: Num = 0.0
     for p in (p for _, rows in ops.kinds for op in rows for p in op.params if p.quantizable):
         widest = np.maximum(widest, p.largest)
-    return Held(stage=stage, embedding=embedding, head=head, layer=largest, largest_quantised=widest)
+    return Held(stage=stage, embedding=embedding, head=head, layer=largest, largest_quantised=ops.spread(widest))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

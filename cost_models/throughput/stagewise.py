@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.choices.pipeline import Line
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num
 from cost_models.stages import Stages
 from cost_models.stages import decisive as decisive_index
-from cost_models.throughput.unit import Unit, nothing
+from cost_models.throughput.unit import Unit
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
