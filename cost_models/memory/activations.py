@@ -86,8 +86,6 @@ class Activations:
 
     kept: tuple[Term, ...]
     """Alive at the end of the last forward before a backward."""
-    ending: tuple[Term, ...]
-    """Alive while the stage's first layer runs backward for the last micro-batch."""
     live: Term
     """A recomputed layer, and the gradients that flow through one layer."""
     stream: Num
@@ -100,6 +98,13 @@ class Activations:
     """Logits that the caller keeps."""
     offloaded: Num
     """Bytes per rank that went to the host."""
+    flight: Num
+    """Micro-batches in flight."""
+
+    def ending(self) -> tuple[Term, ...]:
+        """Return what of `kept` is alive while the stage's first layer runs backward for the last micro-batch."""
+        other = np.maximum(self.flight - 1.0, 0.0) / np.maximum(self.flight, 1e-9)
+        return tuple(Term(name=t.name, value=t.value * other, source=t.source, formula=t.formula) for t in self.kept)
 
 
 def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps, stages: Stages) -> Activations:
@@ -117,16 +122,15 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
         source="one layer run again, and the gradients inside one layer",
     )
     saved, copies, outputs = _logits(training, stack, layout.choices, ops, stages, flight)
-    other = np.maximum(flight - 1.0, 0.0) / np.maximum(flight, 1e-9)
     return Activations(
         kept=kept,
-        ending=tuple(Term(name=t.name, value=t.value * other, source=t.source, formula=t.formula) for t in kept),
         live=live,
         stream=ops.spread(ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes),
         kept_logits=saved,
         loss=copies,
         outputs=outputs,
         offloaded=_offloaded(kept, gone, totals.away, flight, stages),
+        flight=flight,
     )
 
 
