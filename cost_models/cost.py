@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from cost_models.memory.total import memory
+from cost_models.numeric import keep_freed_memory
 from cost_models.result import Cost
 from cost_models.stages import Stages, stages
 from cost_models.throughput.step import step_time
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from cost_models.layout import Layout
     from cost_models.training import Training
     from hardware.spec import Pool
+
+
+keep_freed_memory()
 
 
 def cost(

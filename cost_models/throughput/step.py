@@ -16,7 +16,7 @@ from cost_models.throughput.collectives import Fabric, Group, Placed, fabric, pl
 from cost_models.throughput.replicas import Replicas, offload_layers, replicas, synchronise, update, zero3
 from cost_models.throughput.roofline import Rates, rates
 from cost_models.throughput.software import Software, software
-from cost_models.throughput.stagewise import Parts, decisive, flat, line, parts, slowest
+from cost_models.throughput.stagewise import Parts, decisive, flat, line, of_stages, parts, slowest
 from cost_models.throughput.terms import pipeline_terms, rerun, stage_terms, step_terms
 from cost_models.throughput.unit import Context
 from cost_models.throughput.units import unit
@@ -45,7 +45,7 @@ def step_time(
     groups = replicas(layout, f, experts=architecture.moe is not None)
     p = _parts(architecture, training, layout, pool, ops, stages, (stack, r, f, groups))
     forward, backward, weight = _passes(p, training)
-    shown = forward[0] + 0.0 * stages.index, backward[0] + 0.0 * stages.index
+    shown = of_stages(forward[0], stages.index), of_stages(backward[0], stages.index)
     held = decisive(architecture, stages, layout)
     if held is not stages:
         p = _parts(architecture, training, layout, pool, ops, held, (stack, r, f, groups))
