@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.layout import Degrees, Layout
-from cost_models.numeric import num
+from cost_models.numeric import Num, num
 
 READ = ("tp", "cp", "ep", "etp", "micro_batch")
 """Degrees that ops, their collectives included, depend on. Of `pp` they ask only whether it is above 1 (tied matrices)."""
-LEAST = 64
+LEAST = 512
 """Layouts from which sharing saves more than it costs."""
 _WEIGHTS = (1.0, 2.0**0.5, 3.0**0.5, 5.0**0.5, 7.0**0.5, 11.0**0.5)
 """Without a common measure, so that sums of whole multiples differ."""
@@ -49,5 +49,5 @@ def alike(layout: Layout) -> tuple[Layout, Rows | None]:
     few = {name: x.take(first, axis=0) for name, x in many.items()}
     if not all(np.array_equal(few[name].take(rows, axis=0), x) for name, x in many.items()):
         return layout, None
-    degrees = Degrees(**{**_UNREAD, **read, **few})
+    degrees = Degrees(**dict[str, Num]({**_UNREAD, **read, **few}))
     return replace(layout, degrees=degrees), rows if len(found) > 1 else None

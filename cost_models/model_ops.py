@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.dims import Dims
 from cost_models.layout import Layout
-from cost_models.numeric import Num
 from cost_models.op import Op
 from cost_models.stages import LayerKind
+
+if TYPE_CHECKING:
+    from cost_models.numeric import Num
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -74,9 +74,9 @@ def layer_bytes(rows: tuple[Op, ...], training: Training, choices: Choices) -> L
         norm = add(s.bytes for s in rows[0].saved if not is_dropped(rows[0].name, s, choices, policy))
         masks = add(s.bytes for op in rows[:3] for s in op.saved if s.name == "adapter_dropout_mask" and op.name != "attention.out")
         free = norm + masks
-    kept = attention + feed_forward
+    dropped = whole - (attention + feed_forward) - away
     return LayerBytes(
-        attention=attention, feed_forward=feed_forward, whole=whole, dropped=whole - kept - away, away=away, first_free=free
+        attention=attention, feed_forward=feed_forward, whole=whole, dropped=dropped, away=away, first_free=free
     )
 
 
@@ -271,7 +271,8 @@ def _logits(
     softcap = add(s.bytes for s in ops.head[-1].saved if s.name == "softcap_tanh")
     waiting = np.where(stages.head > 0.0, flight, 0.0) if c.schedule == "gpipe" else stages.head
     modules = 2.0 if ops.mtp else 1.0
-    kept = Term(name="logits.saved", value=ops.spread(saved * modules) * waiting, source=LOSS_SOURCE, formula="softmax kept for the loss's backward")
+    text = "softmax kept for the loss's backward"
+    kept = Term(name="logits.saved", value=ops.spread(saved * modules) * waiting, source=LOSS_SOURCE, formula=text)
     rest = ops.spread(np.maximum(peak + softcap - saved, 0.0) + logits * deferred) * stages.head
     text = "tokens × vocabulary × bytes per logit at the loss's peak, less what is saved"
     copies = Term(name="logits.copies", value=rest, source=LOSS_SOURCE, formula=text)
