@@ -1,4 +1,4 @@
-"""Ops shared by layouts: the same figures to the bit as without sharing and as alone, and no formula of an op that reads more than it says."""
+"""Ops shared by layouts: the same figures to the bit as without sharing and alone, and no op that reads more than it says."""
 
 from __future__ import annotations
 
@@ -50,11 +50,16 @@ def drawn(seed: int, choices: Choices, *, experts: bool, rows: int = ROWS) -> La
     most = {"tp": 3, "pp": 4, "cp": 2, "dp": 5, "micro_batch": 3, "vpp": 2 if choices.schedule == "interleaved" else 1}
     most |= {"ep": 3, "etp": 2} if experts else {}
     degrees = {
-        name: column(2.0 ** draw.integers(0, high, rows)) if draw.integers(3) or name not in READ else np.float64(2.0 ** draw.integers(0, high))
+        name: column(2.0 ** draw.integers(0, high, rows))
+        if draw.integers(3) or name not in READ
+        else np.float64(2.0 ** draw.integers(0, high))
         for name, high in most.items()
     }
     degrees["recompute_layers"] = column(draw.integers(-1, 3, rows))
-    degrees["offload_fraction"], degrees["activation_offload"] = column(draw.integers(1, 5, rows) / 4.0), column(draw.integers(0, 3, rows) / 2.0)
+    degrees["offload_fraction"], degrees["activation_offload"] = (
+        column(draw.integers(1, 5, rows) / 4.0),
+        column(draw.integers(0, 3, rows) / 2.0),
+    )
     return Layout(degrees=Degrees(**degrees), choices=choices)
 
 
