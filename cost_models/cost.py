@@ -6,16 +6,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from cost_models.memory.total import memory
+from cost_models.numeric import keep_freed_memory
 from cost_models.result import Cost
 from cost_models.stages import Stages, stages
 from cost_models.throughput.step import step_time
-from cost_models.transformer import count_parameters, model_ops
+from cost_models.transformer import count_parameters, shared_ops
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
     from cost_models.layout import Layout
     from cost_models.training import Training
     from hardware.spec import Pool
+
+
+keep_freed_memory()
 
 
 def cost(
@@ -27,7 +31,7 @@ def cost(
     (N, K). `every` evaluates all pipeline stages of a single layout instead of the decisive ones. `held` evaluates the stages that it
     describes, whether or not they make up a model: their stage values (bytes and seconds) are then meant, not the totals.
     """
-    ops = model_ops(architecture, training, layout)
+    ops = shared_ops(architecture, training, layout)
     looked_at = stages(architecture, layout, every=every) if held is None else held
     return Cost(
         memory=memory(architecture, training, layout, pool, ops, looked_at),

@@ -38,11 +38,18 @@ class Ledger:
 
     unit: str
     terms: tuple[Term, ...] = field(default=())
+    known: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    """The total, where it has been added up already."""
 
     @property
     def total(self) -> npt.NDArray[np.float64]:
         """Sum of the terms, added left to right (so a batch equals its rows bit for bit)."""
-        return add(term.value for term in self.terms)
+        return add(term.value for term in self.terms) if self.known is None else self.known
+
+    def plus(self, *terms: Term) -> Ledger:
+        """Return the ledger with further terms. Its total goes on from this one's, so that ledgers that begin alike share the sum."""
+        values = tuple(term.value for term in terms)
+        return Ledger(self.unit, self.terms + terms, add((self.total, *values) if self.terms else values))
 
     @property
     def exposed(self) -> npt.NDArray[np.float64]:
@@ -80,8 +87,16 @@ class Ledger:
 
 
 def add(values: Iterable[Num]) -> npt.NDArray[np.float64]:
-    """Add values left to right; 0 for none."""
-    total = num(0.0)
+    """Add values left to right; 0 for none. The sum is kept in one array from where its shape is final."""
+    total: npt.NDArray[np.float64] | None = None
+    own = False
     for value in values:
-        total = total + value
-    return num(total)
+        x = num(value)
+        if total is None:
+            total = x
+        elif own and x.ndim <= total.ndim and x.size in (1, len(total), total.size):
+            np.add(total, x, out=total)
+        else:
+            total = num(total + x)
+            own = total.ndim > 0
+    return num(0.0) if total is None else total

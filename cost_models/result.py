@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from cost_models.ledger import Ledger
-from cost_models.numeric import Num
+from cost_models.numeric import Num, num
 
 BUCKETS = ("weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "buffers", "overhead")
 """First part of every memory term's name."""
@@ -28,18 +31,27 @@ class MemoryCost:
     stage_reserved_bytes: Num
     stage_device_bytes: Num
     """What nvidia-smi shows, per stage: compared with the capacity."""
-    stage_phase: Num
-    """Index into `phases` of the phase that wins, per stage."""
     peak_allocated_bytes: Num
     peak_reserved_bytes: Num
     peak_device_bytes: Num
-    peak_stage: Num
-    """Position of the stage with the highest device bytes."""
     host_bytes_per_node: Num
     host: Ledger
     nvme_bytes_per_node: Num
     regime: str
     """Name and byte list of the state regime used."""
+
+    @property
+    def stage_phase(self) -> npt.NDArray[np.int64]:
+        """Index into `phases` of the phase that wins, per stage; the first of equals."""
+        totals = np.broadcast_arrays(*(ledger.total for ledger in self.phases.values()))
+        return np.asarray(np.argmax(np.stack(totals), axis=0))
+
+    @property
+    def peak_stage(self) -> npt.NDArray[np.float64]:
+        """Position of the stage with the highest device bytes; the first of equals."""
+        device = num(self.stage_device_bytes)
+        index = np.broadcast_to(num(self.stage_index), device.shape)
+        return num(np.take_along_axis(index, np.argmax(device, axis=-1)[..., None], axis=-1)[..., 0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.layout import Choices, Degrees, Layout
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, num, plus
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
@@ -74,14 +74,13 @@ def stages(architecture: Architecture, layout: Layout, *, every: bool = False) -
     d = layout.degrees
     if layout.stage_layers is not None:
         return _explicit(architecture, layout, layout.stage_layers)
-    pp = num(d.pp)
     if every:
+        pp = num(d.pp)
         if pp.ndim:
             raise ValueError("every stage can be listed for a single layout only")
-        index = np.arange(int(pp), dtype=np.float64)
-    else:
-        index = decisive(architecture, pp, d.vpp)
-    return _balanced(architecture, layout, index)
+        return _balanced(architecture, layout, np.arange(int(pp), dtype=np.float64))
+    index, counts = _decided(architecture, num(d.pp), num(d.vpp))
+    return _stages(layout, index, counts)
 
 
 def decisive(architecture: Architecture, pp: Num, vpp: Num) -> npt.NDArray[np.float64]:
@@ -91,24 +90,57 @@ def decisive(architecture: Architecture, pp: Num, vpp: Num) -> npt.NDArray[np.fl
     holds more layers of some kind than each stage before it: the second, and where kinds differ perhaps a few more. Rows with fewer
     of them repeat the second.
     """
-    p = num(pp)
-    column = p if p.ndim else p.reshape(1)
-    second = np.minimum(1.0, column - 1.0)
-    columns = [column * 0.0, second]
-    if architecture.moe is not None or architecture.sliding_window is not None:
-        chunks = np.broadcast_arrays(column, num(vpp) if p.ndim else num(vpp).reshape(1))
-        pairs, inverse = np.unique(np.stack([c.reshape(-1) for c in chunks], axis=1), axis=0, return_inverse=True)
-        records = [_records(architecture, int(a), int(b)) for a, b in pairs]
-        table = np.array([[*r, *(1,) * (max(map(len, records)) - len(r))] for r in records], dtype=np.float64)
-        more = table[inverse.reshape(-1)]
-        columns += [np.minimum(more[:, k : k + 1] if p.ndim else more[0, k : k + 1], column - 1.0) for k in range(more.shape[1])]
-    return np.concatenate([*columns, column - 1.0], axis=-1)
+    return _decided(architecture, num(pp), num(vpp))[0]
 
 
-@lru_cache(maxsize=4096)
+_Decided = tuple[npt.NDArray[np.float64], tuple[npt.NDArray[np.float64], ...]]
+"""Positions of the decisive stages, and their layers of each kind."""
+
+
+def _decided(architecture: Architecture, pp: npt.NDArray[np.float64], vpp: npt.NDArray[np.float64]) -> _Decided:
+    """Return the decisive stages, looked up once for each pair of pp and vpp in a batch.
+
+    The arrays lie stage by stage in memory: numpy's inner loops then run over the layouts, not over a handful of stages.
+    """
+    known = _known_pipelines(architecture)
+    if not (pp.ndim or vpp.ndim):
+        index, counts = _pipeline(architecture, known, int(pp), int(vpp))
+        return index, tuple(counts)
+    p, v = (x.reshape(-1) for x in np.broadcast_arrays(pp, vpp))
+    pairs, rows = np.unique(p * (np.max(v) + 1.0) + v, return_inverse=True)
+    first = np.empty(len(pairs), dtype=np.intp)
+    first[rows] = np.arange(len(rows))
+    found = [_pipeline(architecture, known, int(a), int(b)) for a, b in zip(p[first], v[first], strict=True)]
+    most = max(len(index) for index, _ in found)
+    padded = [[0, *[1] * (most - len(index)), *range(1, len(index))] for index, _ in found]
+    positions = np.stack([index[k] for (index, _), k in zip(found, padded, strict=True)], axis=1)
+    held = np.stack([counts[:, k] for (_, counts), k in zip(found, padded, strict=True)], axis=2)
+    return positions.take(rows, axis=1).T, tuple(kind.take(rows, axis=1).T for kind in held)
+
+
+_Pipeline = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+@lru_cache(maxsize=64)
+def _known_pipelines(architecture: Architecture) -> dict[tuple[int, int], _Pipeline]:
+    """The decisive stages that were asked for, by pp and vpp (few thousands at most)."""
+    return {}
+
+
+def _pipeline(architecture: Architecture, known: dict[tuple[int, int], _Pipeline], pp: int, vpp: int) -> _Pipeline:
+    """Decisive stages of one pipeline and their layers, (K,) and (kinds, K)."""
+    if (pp, vpp) not in known:
+        index = num([0, min(1, pp - 1), *_records(architecture, pp, vpp), pp - 1])
+        layout = Layout(degrees=Degrees(pp=float(pp), vpp=float(vpp)), choices=Choices())
+        held = np.stack([num(c) for c in _balanced(architecture, layout, index).kind_layers])
+        index.flags.writeable = held.flags.writeable = False
+        known[pp, vpp] = index, held
+    return known[pp, vpp]
+
+
 def _records(architecture: Architecture, pp: int, vpp: int) -> tuple[int, ...]:
     """Stages from the third to the last but one that hold more layers of some kind than each stage from the second on before them."""
-    if pp < 4:
+    if pp < 4 or architecture.moe is None and architecture.sliding_window is None:
         return ()
     layout = Layout(degrees=Degrees(pp=float(pp), vpp=float(vpp)), choices=Choices())
     counts = np.stack([num(c) for c in _balanced(architecture, layout, np.arange(1.0, pp - 1.0)).kind_layers])
@@ -172,9 +204,9 @@ def _explicit(architecture: Architecture, layout: Layout, held: tuple[int, ...])
 
 
 def _stages(layout: Layout, index: npt.NDArray[np.float64], counts: tuple[Num, ...]) -> Stages:
-    layers: Num = np.zeros_like(index)
+    layers: Num = 0.0
     for count in counts:
-        layers = layers + count
+        layers = plus(layers, count)
     wanted = num(layout.degrees.recompute_layers)
     if layout.stage_recompute is not None:
         wanted = np.asarray(layout.stage_recompute, dtype=np.float64)

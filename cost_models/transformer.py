@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cost_models.alike import alike
 from cost_models.blocks.attention import attention
 from cost_models.blocks.embedding import embedding
 from cost_models.blocks.head import head
@@ -40,7 +41,14 @@ def model_ops(architecture: Architecture, training: Training, layout: Layout) ->
         head=heads,
         mtp=_mtp(architecture, training, d, layout.choices, kinds[-1], heads) if training.mtp and architecture.mtp_layers else (),
         dims=d,
+        layout=layout,
     )
+
+
+def shared_ops(architecture: Architecture, training: Training, layout: Layout) -> ModelOps:
+    """Return the ops of a batch, made once for all of its layouts that have the same: `spread` gives each layout its own."""
+    few, rows = alike(layout)
+    return replace(model_ops(architecture, training, few), rows=rows)
 
 
 def layer(architecture: Architecture, training: Training, d: Dims, choices: Choices, kind: LayerKind) -> tuple[Op, ...]:

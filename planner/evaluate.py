@@ -98,12 +98,9 @@ def _flat(value: object, size: int) -> Array:
 
 
 def _states(memory: MemoryCost) -> Array:
-    """Most bytes of weights, gradients and optimizer over phases and stages."""
-    most: Array | None = None
-    for ledger in memory.phases.values():
-        held = np.max(np.atleast_1d(add(t.value for t in ledger.terms if t.bucket in STATES)), axis=-1)
-        most = held if most is None else np.maximum(most, held)
-    return num(0.0) if most is None else most
+    """Most bytes of weights, gradients and optimizer over the stages, in the optimizer step: no other phase holds more of them."""
+    held = add(t.value for t in memory.phases["optimizer"].terms if t.bucket in STATES)
+    return np.asarray(np.max(np.atleast_1d(held), axis=-1))
 
 
 def fitting(case: Case, found: Totals, *, margin: bool = True) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import le
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner.paths import VALUES
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from planner.windows import Shape
 
 Label = tuple[float, ...]
-Entry = tuple[Label, tuple[int, ...]]
+Chosen = tuple[Any, ...]
+"""Options of the stages so far, the last one outside: (((), first), second)."""
+Entry = tuple[Label, float, Chosen]
+"""Numbers of the schedule, largest sum of terms that come once a step, options."""
+Reached = tuple[float, Label, float, Chosen]
+"""What the label comes to at least, then an entry."""
 ROUNDING = 1e-12
 BEAM = 4
 MAX_LABELS = 400
@@ -51,55 +56,71 @@ def least(shape: Shape, chain: Chain, below: float) -> tuple[float, tuple[int, .
 
 
 _Own = list[list[tuple[int, "Option"]]]
+_Way = tuple[int, int, tuple[int, ...] | None, tuple[float, ...], float, float]
+"""An option: its index, layers, starts and values; what it takes of the pipeline, and of the terms that come once a step."""
+
+
+def _ways(options: list[tuple[int, Option]], values: int) -> list[_Way]:
+    return [(i, o.layers, o.starts, o.values, sum(o.values[:values]), sum(o.values[values:])) for i, o in options]
 
 
 def _least(shape: Shape, layers: int, own: _Own, below: float, beam: int = 0) -> tuple[float, tuple[int, ...]]:
-    start, extend, floor, finish = RULES[shape.schedule]
-    first = VALUES[shape.schedule]
-    once = [[sum(o.values[first:]) for _, o in options] for options in own]
-    lightest = [max((min(stage) for stage in once[s + 1 :]), default=0.0) for s in range(len(own))]
-    to_go = _to_go(own, layers, first)
-    current: dict[int, list[Entry]] = {0: [((*start, 0.0), ())]}
-    for stage, options in enumerate(own):
-        reached: dict[int, list[tuple[float, Label, tuple[int, ...]]]] = {}
+    start, extends, floors, finish = RULES[shape.schedule]
+    ways = [_ways(options, VALUES[shape.schedule]) for options in own]
+    lightest = [max((min(way[5] for way in later) for later in ways[s + 1 :]), default=0.0) for s in range(len(ways))]
+    to_go, floor = _to_go(ways, layers), floors(shape)
+    current: dict[int, list[Entry]] = {0: [(start, 0.0, ())]}
+    for stage, options in enumerate(ways):
+        extend, rest_after, light = extends(shape, stage), to_go[stage + 1], lightest[stage]
+        reached: dict[int, list[Reached]] = {}
         for begin, entries in current.items():
-            for (index, option), added in zip(options, once[stage], strict=True):
-                end = begin + option.layers
-                rest = to_go[stage + 1].get(end)
-                if rest is None or (option.starts is not None and begin not in option.starts):
+            for index, held, starts, values, _, added in options:
+                end = begin + held
+                rest = rest_after.get(end)
+                if rest is None or (starts is not None and begin not in starts):
                     continue
-                for label, chosen in entries:
-                    pipeline, term = extend(shape, stage, option.values, label[:-1]), max(label[-1], added)
-                    worth = floor(shape, pipeline, rest) + max(term, lightest[stage])
+                for label, largest, chosen in entries:
+                    pipeline, term = extend(values, label), added if added > largest else largest
+                    worth = floor(pipeline, rest) + (light if light > term else term)
                     if worth <= below:
-                        reached.setdefault(end, []).append((worth, (*pipeline, term), (*chosen, index)))
+                        reached.setdefault(end, []).append((worth, pipeline, term, (chosen, index)))
         current = {end: _kept(labels, beam) for end, labels in reached.items()}
-    ended = current.get(layers, [])
-    return min(((finish(shape, label[:-1]) + label[-1], chosen) for label, chosen in ended), default=(float("inf"), ()))
+    ended = ((finish(shape, label) + term, _unwound(chosen)) for label, term, chosen in current.get(layers, []))
+    return min(ended, default=(float("inf"), ()))
 
 
-def _to_go(own: _Own, layers: int, values: int) -> list[dict[int, float]]:
+def _unwound(chosen: Chosen) -> tuple[int, ...]:
+    found: list[int] = []
+    while chosen:
+        chosen, index = chosen
+        found.append(index)
+    return tuple(reversed(found))
+
+
+def _to_go(ways: list[list[_Way]], layers: int) -> list[dict[int, float]]:
     """Return for each stage and layer at which it may begin the least work of it and all stages after it."""
     found: list[dict[int, float]] = [{layers: 0.0}]
-    for options in reversed(own):
+    for options in reversed(ways):
         best: dict[int, float] = {}
-        for end, rest in found[0].items():
-            for _, option in options:
-                begin = end - option.layers
-                if begin >= 0 and (option.starts is None or begin in option.starts):
-                    best[begin] = min(best.get(begin, float("inf")), rest + sum(option.values[:values]))
-        found.insert(0, best)
-    return found
+        for end, rest in found[-1].items():
+            for _, held, starts, _, taken, _ in options:
+                begin = end - held
+                if begin >= 0 and (starts is None or begin in starts):
+                    total = rest + taken
+                    if total < best.get(begin, float("inf")):
+                        best[begin] = total
+        found.append(best)
+    return found[::-1]
 
 
-def _kept(labels: list[tuple[float, Label, tuple[int, ...]]], beam: int) -> list[Entry]:
+def _kept(labels: list[Reached], beam: int) -> list[Entry]:
     """Return the labels that no other undercuts; with a beam the best few of all."""
     if beam:
-        return [(label, chosen) for _, label, chosen in sorted(labels)[:beam]]
+        return [entry[1:] for entry in sorted(labels)[:beam]]
     kept: list[Entry] = []
-    for label, chosen in sorted((label, chosen) for _, label, chosen in labels):
-        if not any(all(map(le, other, label)) for other, _ in kept):
-            kept.append((label, chosen))
+    for label, term, chosen in sorted(entry[1:] for entry in labels):
+        if not any(other_term <= term and all(map(le, other, label)) for other, other_term, _ in kept):
+            kept.append((label, term, chosen))
     if len(kept) > MAX_LABELS:
         raise TooMany
     return kept
@@ -108,63 +129,81 @@ def _kept(labels: list[tuple[float, Label, tuple[int, ...]]], beam: int) -> list
 NEVER = -1e300
 
 
-def _longest_path(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
+def _longest_path(shape: Shape, stage: int) -> Extend:
     """Work so far; slowest forward and backward so far; then the longest path round a stage so far that has not turned yet, that has
     turned on its way down, on its way up, on both."""
     p = shape.passes
-    work, slow_f, slow_b, round_, down, up, both = label
-    forward, backward = values[0] / p.chunks, values[1] / p.chunks
-    work += forward + backward
-    slow_f, slow_b = max(slow_f, forward), max(slow_b, backward)
-    if p.turns[stage]:
-        round_ = max(round_, p.steady[stage] * (forward + backward) - work)
-    warm = p.warm[stage]
-    turn_f, turn_b = work + warm * slow_f, work + warm * slow_b
-    both = max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b)
-    return work, slow_f, slow_b, round_, max(down, round_ + turn_f), max(up, round_ + turn_b), both
+    chunks, turns, steady, warm = p.chunks, p.turns[stage], p.steady[stage], p.warm[stage]
+
+    def extend(values: tuple[float, ...], label: Label) -> Label:
+        work, slow_f, slow_b, round_, down, up, both = label
+        forward, backward = values[0] / chunks, values[1] / chunks
+        time = forward + backward
+        work += time
+        slow_f, slow_b = forward if forward > slow_f else slow_f, backward if backward > slow_b else slow_b
+        if turns and steady * time - work > round_:
+            round_ = steady * time - work
+        turn_f, turn_b = work + warm * slow_f, work + warm * slow_b
+        return (
+            work,
+            slow_f,
+            slow_b,
+            round_,
+            max(down, round_ + turn_f),
+            max(up, round_ + turn_b),
+            max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b),
+        )
+
+    return extend
 
 
 def _longest(shape: Shape, label: Label) -> float:
     return max(label[6], label[0])
 
 
-def _longest_so_far(shape: Shape, label: Label, rest: float) -> float:
+def _longest_so_far(shape: Shape) -> SoFar:
     """What turning at the last stage, behind all of the model's work, comes to at least."""
     p = shape.passes
-    whole, warm = label[0] + rest / p.chunks, min(p.more, p.last)
-    turn_f, turn_b = whole + warm * label[1], whole + warm * label[2]
-    return max(label[6], label[4] + turn_b, label[5] + turn_f, label[3] + turn_f + turn_b, whole)
+    chunks, warm = p.chunks, min(p.more, p.last)
+
+    def floor(label: Label, rest: float) -> float:
+        work, slow_f, slow_b, round_, down, up, both = label
+        whole = work + rest / chunks
+        turn_f, turn_b = whole + warm * slow_f, whole + warm * slow_b
+        return max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b, whole)
+
+    return floor
 
 
-def _gpipe(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
-    return label[0] + values[0] + values[1], max(label[1], values[0]), max(label[2], values[1])
+def _gpipe(shape: Shape, stage: int) -> Extend:
+    return lambda values, label: (label[0] + values[0] + values[1], max(label[1], values[0]), max(label[2], values[1]))
 
 
 def _gpipe_end(shape: Shape, label: Label) -> float:
     return label[0] + (shape.micro_batches - 1.0) * (label[1] + label[2])
 
 
-def _gpipe_so_far(shape: Shape, label: Label, rest: float) -> float:
-    return _gpipe_end(shape, label) + rest
+def _gpipe_so_far(shape: Shape) -> SoFar:
+    return lambda label, rest: _gpipe_end(shape, label) + rest
 
 
-def _alone(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
-    return (max(label[0], values[0]),)
+def _alone(shape: Shape, stage: int) -> Extend:
+    return lambda values, label: (max(label[0], values[0]),)
 
 
 def _alone_end(shape: Shape, label: Label) -> float:
     return label[0]
 
 
-def _alone_so_far(shape: Shape, label: Label, rest: float) -> float:
-    return label[0]
+def _alone_so_far(shape: Shape) -> SoFar:
+    return lambda label, rest: label[0]
 
 
-Extend = Callable[["Shape", int, tuple[float, ...], Label], Label]
-Worth = Callable[["Shape", Label], float]
-SoFar = Callable[["Shape", Label, float], float]
-_PATH: tuple[Label, Extend, SoFar, Worth] = ((0.0, 0.0, 0.0, NEVER, NEVER, NEVER, NEVER), _longest_path, _longest_so_far, _longest)
-RULES: dict[str, tuple[Label, Extend, SoFar, Worth]] = {
+Extend = Callable[[tuple[float, ...], Label], Label]
+SoFar = Callable[[Label, float], float]
+_Rule = tuple[Label, Callable[["Shape", int], Extend], Callable[["Shape"], SoFar], Callable[["Shape", Label], float]]
+_PATH: _Rule = ((0.0, 0.0, 0.0, NEVER, NEVER, NEVER, NEVER), _longest_path, _longest_so_far, _longest)
+RULES: dict[str, _Rule] = {
     "1f1b": _PATH,
     "interleaved": _PATH,
     "gpipe": ((0.0, 0.0, 0.0), _gpipe, _gpipe_so_far, _gpipe_end),

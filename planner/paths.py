@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ class Passes:
     """Passes of each stage that a path round it spends there."""
 
 
+@lru_cache(maxsize=4096)
 def passes(schedule: str, stages: int, micro_batches: float, vpp: float) -> Passes:
     """Return the passes of 1F1B or its interleaved form."""
     if schedule == "1f1b":

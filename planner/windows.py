@@ -102,13 +102,21 @@ class Shape:
         """Return the stage problem of splits that need not fit, recompute nothing, and have no terms of once a step."""
         spans = windows.spans(self.before)
         stages: list[list[Option]] = [[] for _ in range(self.stages)]
+        known: dict[tuple[object, ...], Option] = {}
         for key in spans.keys:
             stage, held, counts = key
-            ends = [self.first[i] * (stage == 0) + self.last[i] * (stage == self.stages - 1) for i in (0, 1)]
-            times = tuple(self.send[i] + ends[i] + sum(n * kind[i] for n, kind in zip(counts, self.kinds, strict=True)) for i in (0, 1))
-            taken = times if VALUES[self.schedule] == 2 else (self.micro_batches * (times[0] + times[1]),)
-            stages[stage].append(Option(layers=held, values=taken, starts=spans.begins(key)))
+            ends, starts = (stage == 0, stage == self.stages - 1), spans.begins(key)
+            option = known.get((ends, counts, starts))
+            if option is None:
+                option = known[ends, counts, starts] = Option(layers=held, values=self._values(ends, counts), starts=starts)
+            stages[stage].append(option)
         return Chain(stages=tuple(map(tuple, stages)), layers=self.layers, nodes=())
+
+    def _values(self, ends: tuple[bool, bool], counts: tuple[int, ...]) -> tuple[float, ...]:
+        """Values of a stage (the first, the last or neither) that holds so many layers of each kind."""
+        more = [self.first[i] * ends[0] + self.last[i] * ends[1] for i in (0, 1)]
+        times = tuple(self.send[i] + more[i] + sum(n * kind[i] for n, kind in zip(counts, self.kinds, strict=True)) for i in (0, 1))
+        return times if VALUES[self.schedule] == 2 else (self.micro_batches * (times[0] + times[1]),)
 
     def _fewest(self) -> int:
         """A chunk holds a layer, but where the even split itself leaves the outer chunks of a model without."""
@@ -122,7 +130,7 @@ class Shape:
         fastest = [min(kind[i] for kind in self.kinds) for i in (0, 1)]
         times = [self.send[i] + fastest[i] * sizes + self.first[i] * first + self.last[i] * last for i in (0, 1)]
         allowed = self.least(position, times[0], times[1]) <= below
-        return [int(sizes[row].max(initial=fewest - 1.0)) for row in allowed]
+        return [int(most) for most in np.where(allowed, sizes, fewest - 1.0).max(axis=1, initial=fewest - 1.0)]
 
 
 def shapes(case: Case, layout: Layout) -> list[Shape]:

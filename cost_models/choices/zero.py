@@ -53,14 +53,32 @@ class Shares:
     experts: Num
 
 
-def shares(layout: Layout, from_stage: int) -> Shares:
-    """Return the divisors of a state that is divided from ZeRO stage `from_stage` on.
+_WHOLE = Shares(dense=num(1.0), experts=num(1.0))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Division:
+    """How ZeRO divides the states of a layout."""
+
+    stage: int
+    divided: Shares
+
+    def of(self, from_stage: int) -> Shares:
+        """Return the divisors of a state that is divided from ZeRO stage `from_stage` on."""
+        return _WHOLE if self.stage < from_stage else self.divided
+
+
+def division(layout: Layout) -> Division:
+    """Return how the states of `layout` are divided.
 
     Dense states are divided over dp × cp (or the hybrid shard group), experts over their own replicas (the same part of them under
     hybrid sharding).
     """
-    if layout.choices.zero < from_stage:
-        return Shares(dense=num(1.0), experts=num(1.0))
     ranks = shard_ranks(layout)
     part = ranks / (num(layout.degrees.dp) * layout.degrees.cp)
-    return Shares(dense=ranks, experts=np.maximum(1.0, expert_dp(layout) * part))
+    return Division(stage=layout.choices.zero, divided=Shares(dense=ranks, experts=np.maximum(1.0, expert_dp(layout) * part)))
+
+
+def shares(layout: Layout, from_stage: int) -> Shares:
+    """Return the divisors of a state of `layout` that is divided from ZeRO stage `from_stage` on."""
+    return division(layout).of(from_stage)

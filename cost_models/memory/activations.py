@@ -13,7 +13,7 @@ from cost_models.choices.schedules import interleaved, schedule
 from cost_models.layout import Choices, Layout, micro_batches
 from cost_models.ledger import Term, add
 from cost_models.memory.losses import loss_bytes
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num, plus, times
 from cost_models.stack import Stack, stream_bytes
 
 if TYPE_CHECKING:
@@ -40,12 +40,13 @@ class LayerBytes:
 
     attention: Num
     feed_forward: Num
-    kept: Num
-    """Both, after selective recompute."""
+    """Both after selective recompute."""
     whole: Num
     """Both, nothing dropped."""
+    dropped: Num
+    """What selective recompute drops."""
     away: Num
-    """Tensors that fine-grained offload moves to the host; not in `attention`, `feed_forward` and `kept`."""
+    """Tensors that fine-grained offload moves to the host; not in `attention` and `feed_forward`."""
     first_free: Num
     """What the model's first layer does not keep when its input needs no gradient (frozen embedding)."""
 
@@ -54,26 +55,28 @@ def layer_bytes(rows: tuple[Op, ...], training: Training, choices: Choices) -> L
     """Add up the saved tensors of one layer."""
     policy = training.extra.get("recompute_policy", "")
     modules = tuple(m for m in training.extra.get("offload_modules", "").split(",") if m)
-    away: Num = num(0.0)
-    attention: Num = num(0.0)
-    feed_forward: Num = num(0.0)
-    whole: Num = num(0.0)
+    away: Num = 0.0
+    attention: Num = 0.0
+    feed_forward: Num = 0.0
+    whole: Num = 0.0
     for op in rows:
         here = tuple(s for s in op.saved if not is_dropped(op.name, s, choices, policy))
         kept = add(s.bytes for s in here if not is_offloaded(op.name, s, modules))
-        away = away + add(s.bytes for s in here if is_offloaded(op.name, s, modules))
+        if modules:
+            away = away + add(s.bytes for s in here if is_offloaded(op.name, s, modules))
         whole = whole + add(s.bytes for s in op.saved)
         if op.name.startswith("attention"):
             attention = attention + kept
         else:
             feed_forward = feed_forward + kept
-    free: Num = num(0.0)
+    free: Num = 0.0
     if training.method in ("lora", "qlora"):
         norm = add(s.bytes for s in rows[0].saved if not is_dropped(rows[0].name, s, choices, policy))
         masks = add(s.bytes for op in rows[:3] for s in op.saved if s.name == "adapter_dropout_mask" and op.name != "attention.out")
         free = norm + masks
+    dropped = whole - (attention + feed_forward) - away
     return LayerBytes(
-        attention=attention, feed_forward=feed_forward, kept=attention + feed_forward, whole=whole, away=away, first_free=free
+        attention=attention, feed_forward=feed_forward, whole=whole, dropped=dropped, away=away, first_free=free
     )
 
 
@@ -83,8 +86,6 @@ class Activations:
 
     kept: tuple[Term, ...]
     """Alive at the end of the last forward before a backward."""
-    ending: tuple[Term, ...]
-    """Alive while the stage's first layer runs backward for the last micro-batch."""
     live: Term
     """A recomputed layer, and the gradients that flow through one layer."""
     stream: Num
@@ -97,6 +98,13 @@ class Activations:
     """Logits that the caller keeps."""
     offloaded: Num
     """Bytes per rank that went to the host."""
+    flight: Num
+    """Micro-batches in flight."""
+
+    def ending(self) -> tuple[Term, ...]:
+        """Return what of `kept` is alive while the stage's first layer runs backward for the last micro-batch."""
+        other = np.maximum(self.flight - 1.0, 0.0) / np.maximum(self.flight, 1e-9)
+        return tuple(Term(name=t.name, value=t.value * other, source=t.source, formula=t.formula) for t in self.kept)
 
 
 def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps, stages: Stages) -> Activations:
@@ -105,27 +113,35 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
     Source: saved tensors of the implementation; micro-batches in flight of the schedule. Assumes: layers of one kind keep the same.
     """
     flight = _in_flight(training, layout, stages)
-    totals = _per_stage([layer_bytes(rows, training, layout.choices) for _, rows in ops.kinds], stages)
+    totals = _per_stage([layer_bytes(rows, training, layout.choices) for _, rows in ops.kinds], layout.choices, ops, stages)
     gone = _offloaded_part(layout, stages, flight)
-    kept = _kept(training, stack, layout.choices, ops, stages, totals, flight, 1.0 - gone)
+    kept = _kept(training, stack, layout.choices, ops, stages, totals, flight, gone)
     live = Term(
         name="activations.live_layer",
-        value=_recomputed(layout.choices, stages, totals) + _temporary(ops) + 0.0 * stages.layers,
+        value=plus(totals.again, ops.spread(_temporary(ops))),
         source="one layer run again, and the gradients inside one layer",
     )
     saved, copies, outputs = _logits(training, stack, layout.choices, ops, stages, flight)
-    other = np.maximum(flight - 1.0, 0.0) / np.maximum(flight, 1e-9)
     return Activations(
         kept=kept,
-        ending=tuple(Term(name=t.name, value=t.value * other, source=t.source, formula=t.formula) for t in kept),
         live=live,
-        stream=ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes,
+        stream=ops.spread(ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes),
         kept_logits=saved,
         loss=copies,
         outputs=outputs,
-        offloaded=add(t.value for t in kept) / np.maximum(1.0 - gone, 1e-9) * gone
-        + np.maximum(totals.away * flight - totals.away / np.maximum(stages.layers, 1.0) * FINE_GRAINED_RESIDENT, 0.0),
+        offloaded=_offloaded(kept, gone, totals.away, flight, stages),
+        flight=flight,
     )
+
+
+def _offloaded(kept: tuple[Term, ...], gone: Num, away: Num, flight: Num, stages: Stages) -> Num:
+    """Bytes of the layers whose activations are on the host, and of the tensors that fine-grained offload moves."""
+    moved: Num = 0.0
+    if not nothing(gone):
+        moved = add(t.value for t in kept) / np.maximum(1.0 - gone, 1e-9) * gone
+    if not nothing(away):
+        moved = moved + np.maximum(away * flight - away / np.maximum(stages.layers, 1.0) * FINE_GRAINED_RESIDENT, 0.0)
+    return moved
 
 
 def _in_flight(training: Training, layout: Layout, stages: Stages) -> Num:
@@ -142,6 +158,8 @@ def _in_flight(training: Training, layout: Layout, stages: Stages) -> Num:
 def _offloaded_part(layout: Layout, stages: Stages, flight: Num) -> Num:
     """Part of the kept activations that is on the host: the chosen part of all but what computes and what is being fetched."""
     d = layout.degrees
+    if not np.any(num(d.activation_offload)):
+        return 0.0
     passes = flight * np.maximum(stages.layers, 1.0)
     resident = np.where(num(d.pp) > 1.0, OFFLOAD_RESIDENT * stages.layers / num(d.vpp), OFFLOAD_RESIDENT)
     held = np.where(passes > 0.0, passes, 1.0)
@@ -149,18 +167,22 @@ def _offloaded_part(layout: Layout, stages: Stages, flight: Num) -> Num:
 
 
 def _kept(
-    training: Training, stack: Stack, choices: Choices, ops: ModelOps, stages: Stages, totals: StageBytes, flight: Num, remaining: Num
+    training: Training, stack: Stack, choices: Choices, ops: ModelOps, stages: Stages, totals: StageBytes, flight: Num, gone: Num
 ) -> tuple[Term, ...]:
     """Terms alive at the end of forward: layer inputs, first layer's rebate, attention, feed-forward, both ends of the model."""
     source = f"saved tensors of the {stack.implementation} implementation × layers × micro-batches in flight"
     kept: list[Term] = []
-    untrained = float(training.extra.get("untrained_layers", "0")) * stages.first_layer
-    rest = flight * remaining * (1.0 - untrained / np.maximum(stages.layers, 1.0))
+    here = flight if nothing(gone) else flight * (1.0 - gone)
+    rest = here
+    if "untrained_layers" in training.extra:
+        untrained = float(training.extra["untrained_layers"]) * stages.first_layer
+        rest = here * (1.0 - untrained / np.maximum(stages.layers, 1.0))
     if choices.recompute == "full":
-        inputs = stages.recomputed * (ops.dims.sp_tokens * ops.dims.hidden * stream_bytes(training, ops.dims.act_bytes))
+        inputs = stages.recomputed * ops.spread(ops.dims.sp_tokens * ops.dims.hidden * stream_bytes(training, ops.dims.act_bytes))
         text = "s b h × bytes × recomputed layers × in flight"
         kept.append(Term(name="activations.layer_inputs", value=inputs * rest, source="layer inputs under full recompute", formula=text))
-        rest = flight * (1.0 - stages.recomputed / np.maximum(stages.layers, 1.0)) * remaining
+        rest = flight * (1.0 - stages.recomputed / np.maximum(stages.layers, 1.0))
+        rest = rest if nothing(gone) else rest * (1.0 - gone)
     elif np.any(num(totals.first_free)):
         text = "a frozen embedding's output needs no gradient"
         kept.append(Term(name="activations.first_layer", value=-1.0 * totals.first_free * rest, source=text))
@@ -171,23 +193,22 @@ def _kept(
     for name, value in (("attention", totals.attention), ("feed_forward", totals.feed_forward)):
         kept.append(Term(name=f"activations.{name}", value=value * rest, source=source, formula="saved × layers × in flight"))
     if training.framework == "megatron-deepspeed":
-        outputs = ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes * (1.0 - stages.head)
+        outputs = ops.spread(ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes) * (1.0 - stages.head)
         source_text = "DeepSpeed runtime/pipe/engine.py (pipe_buffers hold each output until its backward; Megatron-LM frees them)"
         kept.append(Term(name="activations.stage_outputs", value=outputs * flight, source=source_text, formula="s b h × bytes × in flight"))
-    ends = add(s.bytes for op in ops.embedding for s in op.saved) * stages.embedding * flight
-    tail = add(s.bytes for op in ops.head[:-1] for s in op.saved) * stages.head
+    ends = times(stages.embedding, _saved(ops, ops.embedding))
+    tail = times(stages.head, _saved(ops, ops.head[:-1]))
     if ops.mtp:
-        tail = tail + add(s.bytes for op in ops.mtp if op.kind != "loss" for s in op.saved) * stages.head
+        tail = plus(tail, times(stages.head, _saved(ops, tuple(op for op in ops.mtp if op.kind != "loss"))))
     text = "embedding × in flight + final norm and head input"
-    kept.append(Term(name="activations.ends", value=ends + tail, source=source, formula=text))
+    kept.append(Term(name="activations.ends", value=plus(times(flight, ends), tail), source=source, formula=text))
     return tuple(kept)
 
 
-def _recomputed(choices: Choices, stages: Stages, totals: StageBytes) -> Num:
-    """What one layer holds while it is run again."""
-    if choices.recompute == "full":
-        return np.where(stages.recomputed > 0.0, totals.largest_layer, 0.0)
-    return totals.largest_dropped if choices.recompute == "selective" else 0.0
+def _saved(ops: ModelOps, rows: tuple[Op, ...]) -> Num:
+    """Bytes of all saved tensors of `rows`, for each layout; 0 where they save none."""
+    kept = [s.bytes for op in rows for s in op.saved]
+    return ops.spread(add(kept)) if kept else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,36 +218,34 @@ class StageBytes:
     attention: Num
     """All layers, after selective recompute."""
     feed_forward: Num
-    largest_layer: Num
-    """Nothing dropped."""
-    largest_dropped: Num
-    """What selective recompute drops of one layer."""
+    again: Num
+    """What one layer holds while it is run again: under full recompute all of it, under selective what was dropped; the largest."""
     away: Num
     """All layers' tensors under fine-grained offload."""
     first_free: Num
 
 
-def _per_stage(kinds: list[LayerBytes], stages: Stages) -> StageBytes:
+def _per_stage(kinds: list[LayerBytes], choices: Choices, ops: ModelOps, stages: Stages) -> StageBytes:
     """Multiply the bytes of one layer of each kind with the layers of each stage."""
     attention: Num = 0.0
     feed_forward: Num = 0.0
-    largest: Num = 0.0
-    dropped: Num = 0.0
+    again: Num = 0.0
     away: Num = 0.0
     for kind, count in zip(kinds, stages.kind_layers, strict=True):
-        attention = attention + kind.attention * count
-        feed_forward = feed_forward + kind.feed_forward * count
-        present = np.where(count > 0.0, 1.0, 0.0)
-        largest = np.maximum(largest, kind.whole * present)
-        dropped = np.maximum(dropped, (kind.whole - kind.kept - kind.away) * present)
-        away = away + kind.away * count
+        attention = plus(attention, times(count, ops.spread(kind.attention)))
+        feed_forward = plus(feed_forward, times(count, ops.spread(kind.feed_forward)))
+        away = plus(away, times(count, ops.spread(kind.away)))
+        if choices.recompute != "none":
+            run = ops.spread(kind.whole if choices.recompute == "full" else kind.dropped)
+            again = np.maximum(again, run * np.where(count > 0.0, 1.0, 0.0))
+    if choices.recompute == "full":
+        again = np.where(stages.recomputed > 0.0, again, 0.0)
     return StageBytes(
         attention=attention,
         feed_forward=feed_forward,
-        largest_layer=largest,
-        largest_dropped=dropped,
+        again=again,
         away=away,
-        first_free=kinds[0].first_free * stages.first_layer,
+        first_free=times(stages.first_layer, ops.spread(kinds[0].first_free)),
     )
 
 
@@ -252,15 +271,16 @@ def _logits(
     softcap = add(s.bytes for s in ops.head[-1].saved if s.name == "softcap_tanh")
     waiting = np.where(stages.head > 0.0, flight, 0.0) if c.schedule == "gpipe" else stages.head
     modules = 2.0 if ops.mtp else 1.0
-    kept = Term(name="logits.saved", value=saved * modules * waiting, source=LOSS_SOURCE, formula="softmax kept for the loss's backward")
-    rest = (np.maximum(peak + softcap - saved, 0.0) + logits * deferred) * stages.head
+    text = "softmax kept for the loss's backward"
+    kept = Term(name="logits.saved", value=ops.spread(saved * modules) * waiting, source=LOSS_SOURCE, formula=text)
+    rest = ops.spread(np.maximum(peak + softcap - saved, 0.0) + logits * deferred) * stages.head
     text = "tokens × vocabulary × bytes per logit at the loss's peak, less what is saved"
     copies = Term(name="logits.copies", value=rest, source=LOSS_SOURCE, formula=text)
     if training.extra.get("outputs") != "kept":
         return (kept,), (copies,), ()
     held = Term(
         name="logits.outputs",
-        value=logits * d.act_bytes * stages.head,
+        value=ops.spread(logits * d.act_bytes) * stages.head,
         source="the caller keeps the model's outputs",
         formula="logits × 2 bytes",
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.choices.offload import OFFLOAD
 from cost_models.ledger import Ledger, Term
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, num, plus
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
@@ -36,15 +36,14 @@ def host(regime: Regime, layout: Layout, pool: Pool, s: States, activations: Num
     mode = OFFLOAD[layout.choices.offload]
     ranks = float(pool.gpus_per_node)
     away = num(layout.degrees.offload_fraction)
-    trained = s.trained.dense / num(s.optimizer_shares.dense) + s.trained.experts / num(s.optimizer_shares.experts)
-    gradients = trained * 4.0 * away if mode.optimizer else 0.0 * trained
-    states = s.host_optimizer + s.host_weights + 0.0 * trained
+    gradients: Num = s.owned * 4.0 * away if mode.optimizer else 0.0
+    states = plus(s.host_optimizer, s.host_weights)
     terms = []
-    nvme: Num = 0.0 * trained
+    nvme: Num = 0.0
     if layout.choices.offload_target == "nvme":
         nvme = states * ranks
         if mode.optimizer or mode.weights:
-            swap = calibration("memory").value("nvme_swap_bytes") * ranks + 0.0 * trained
+            swap = calibration("memory").value("nvme_swap_bytes") * ranks
             terms.append(Term(name="host.swap_buffers", value=swap, source=SOURCE, formula="pinned swap buffers × ranks per server"))
     else:
         terms.append(Term(name="host.states", value=states * ranks, source=SOURCE, formula="offloaded states × ranks per server"))

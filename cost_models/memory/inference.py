@@ -36,7 +36,8 @@ def cache(architecture: Architecture, training: Training, ops: ModelOps, stages:
     width = training.kv_bits / 8.0 + scale_bytes(training.kv_bits)
     total: Num = 0.0
     for (kind, _), count in zip(ops.kinds, stages.kind_layers, strict=True):
-        total = total + count * (d.batch * _positions(architecture, kind, d.seq) * _elements(architecture, d.kv_heads, d.qk_dim) * width)
+        one = d.batch * _positions(architecture, kind, d.seq) * _elements(architecture, d.kv_heads, d.qk_dim) * width
+        total = total + count * ops.spread(one)
     return Term(
         name="kv_cache.keys_and_values",
         value=total,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.ledger import Ledger, Term
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
@@ -34,28 +34,30 @@ def overheads(training: Training, layout: Layout, pool: Pool, allocated: Num, ap
     for degree in (d.tp, d.pp, d.cp, d.ep, d.dp):
         kinds = kinds + np.where(num(degree) > 1.0, 1.0, 0.0)
     context = float(training.extra.get("context_bytes", c.value("context_bytes")))
-    outside = context + kinds * c.value("communicator_bytes")
-    room = np.maximum(CACHED_UP_TO * pool.capacity_bytes - outside - (1.0 + share) * allocated, 0.0)
+    communicators = kinds * c.value("communicator_bytes")
+    kept: Num = share * allocated
+    if not nothing(apart):
+        room = np.maximum(CACHED_UP_TO * pool.capacity_bytes - (context + communicators) - (1.0 + share) * allocated, 0.0)
+        kept = kept + np.minimum(apart, room)
     cached = Term(
         name="overhead.reserved.cache",
-        value=share * allocated + np.minimum(apart, room),
+        value=kept,
         source=f"{SOURCE}: cache_share",
         formula="allocated × share that stays cached or fragmented + copies of the optimizer step, where the card has room",
     )
-    zero = 0.0 * allocated
     return Ledger(
         "bytes",
         (
             cached,
             Term(
                 name="overhead.device.context",
-                value=context + zero,
+                value=context,
                 source=f"{SOURCE}: context_bytes",
                 formula="CUDA context, modules, libraries",
             ),
             Term(
                 name="overhead.device.nccl",
-                value=kinds * c.value("communicator_bytes") + zero,
+                value=communicators,
                 source=f"{SOURCE}: communicator_bytes",
                 formula="kinds of communicator × bytes",
             ),

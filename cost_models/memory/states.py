@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cost_models.choices.offload import OFFLOAD
-from cost_models.choices.zero import Shares, shares
+from cost_models.choices.zero import Division, Shares, division
 from cost_models.ledger import Term, add
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num, plus, times
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
@@ -39,50 +40,33 @@ class Tally:
     """NF4 bytes of the dense matrices (0 unless QLoRA)."""
     quantised_expert_bytes: Num = 0.0
 
+    def each(self, change: Callable[[Num], Num]) -> Tally:
+        """Return the tally with `change` applied to every class."""
+        return Tally(**{name: change(getattr(self, name)) for name in CLASSES})
+
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            matrices=self.matrices + other.matrices,
-            others=self.others + other.others,
-            experts=self.experts + other.experts,
-            adapters=self.adapters + other.adapters,
-            expert_adapters=self.expert_adapters + other.expert_adapters,
-            quantised_bytes=self.quantised_bytes + other.quantised_bytes,
-            quantised_expert_bytes=self.quantised_expert_bytes + other.quantised_expert_bytes,
-        )
+        return Tally(**{name: plus(getattr(self, name), getattr(other, name)) for name in CLASSES})
 
     def times(self, factor: Num) -> Tally:
         """Return the tally of `factor` copies."""
-        return Tally(
-            matrices=factor * self.matrices,
-            others=factor * self.others,
-            experts=factor * self.experts,
-            adapters=factor * self.adapters,
-            expert_adapters=factor * self.expert_adapters,
-            quantised_bytes=factor * self.quantised_bytes,
-            quantised_expert_bytes=factor * self.quantised_expert_bytes,
-        )
+        return self.each(lambda value: times(factor, value))
 
     def at_least(self, other: Tally) -> Tally:
         """Return the classwise larger of two tallies."""
-        return Tally(
-            matrices=np.maximum(self.matrices, other.matrices),
-            others=np.maximum(self.others, other.others),
-            experts=np.maximum(self.experts, other.experts),
-            adapters=np.maximum(self.adapters, other.adapters),
-            expert_adapters=np.maximum(self.expert_adapters, other.expert_adapters),
-            quantised_bytes=np.maximum(self.quantised_bytes, other.quantised_bytes),
-            quantised_expert_bytes=np.maximum(self.quantised_expert_bytes, other.quantised_expert_bytes),
-        )
+        return Tally(**{name: np.maximum(getattr(self, name), getattr(other, name)) for name in CLASSES})
 
     @property
     def dense(self) -> Num:
         """Dense elements, adapters left out."""
-        return self.matrices + self.others
+        return plus(self.matrices, self.others)
 
     @property
     def total(self) -> Num:
         """All base elements."""
-        return self.dense + self.experts
+        return plus(self.dense, self.experts)
+
+
+CLASSES = tuple(f.name for f in fields(Tally))
 
 
 def nf4_bytes(elements: Num, matrices: Num, *, double_quant: bool) -> Num:
@@ -101,22 +85,24 @@ def nf4_bytes(elements: Num, matrices: Num, *, double_quant: bool) -> Num:
 
 def tally(ops: tuple[Op, ...], training: Training) -> Tally:
     """Return the elements of `ops` by class, per rank."""
-    total = Tally()
+    found: dict[str, Num] = {}
     for op in ops:
         for p in op.params:
-            total = total + _classify(p, training)
-    return total
+            for name, value in _classify(p, training):
+                found[name] = plus(found.get(name, 0.0), value)
+    return Tally(**found)
 
 
-def _classify(p: Params, training: Training) -> Tally:
+def _classify(p: Params, training: Training) -> tuple[tuple[str, Num], ...]:
+    """Classes of the elements of `p`, and how many they are."""
     quantised: Num = 0.0
     if training.method == "qlora" and p.quantizable:
         quantised = nf4_bytes(p.largest, p.count / p.largest, double_quant=training.double_quant)
     if p.kind == "expert":
-        return Tally(experts=p.count, expert_adapters=p.adapter, quantised_expert_bytes=quantised)
+        return ("experts", p.count), ("expert_adapters", p.adapter), ("quantised_expert_bytes", quantised)
     if p.kind == "linear":
-        return Tally(matrices=p.count, adapters=p.adapter, quantised_bytes=quantised)
-    return Tally(others=p.count, adapters=p.adapter)
+        return ("matrices", p.count), ("adapters", p.adapter), ("quantised_bytes", quantised)
+    return ("others", p.count), ("adapters", p.adapter)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,25 +120,26 @@ class Held:
 
 def held(architecture: Architecture, training: Training, ops: ModelOps, stages: Stages) -> Held:
     """Return the elements that each stage holds before any ZeRO division, shape (…, K)."""
-    kinds = [tally(rows, training) for _, rows in ops.kinds]
+    kinds = [tally(rows, training).each(ops.spread) for _, rows in ops.kinds]
     embedding, head = tally(ops.embedding, training), tally(ops.head, training)
     if training.method in ("lora", "qlora") and "head" in training.lora_targets:
         head = head + Tally(adapters=training.lora_rank * (ops.dims.hidden + ops.dims.vocab))
     if training.framework == "litgpt" and architecture.tied_embeddings:
         matrix = np.where(num(ops.dims.pp) > 1.0, 0.0, ops.dims.vocab * ops.dims.hidden)
         head = head + Tally(others=matrix)
+    embedding, head = embedding.each(ops.spread), head.each(ops.spread)
     stage = embedding.times(stages.embedding) + head.times(stages.head)
     for count, kind in zip(stages.kind_layers, kinds, strict=True):
         stage = stage + kind.times(count)
     if ops.mtp:
-        stage = stage + tally(ops.mtp, training).times(stages.head)
+        stage = stage + tally(ops.mtp, training).each(ops.spread).times(stages.head)
     largest = kinds[0]
     for kind in kinds[1:]:
         largest = largest.at_least(kind)
     widest: Num = 0.0
     for p in (p for _, rows in ops.kinds for op in rows for p in op.params if p.quantizable):
         widest = np.maximum(widest, p.largest)
-    return Held(stage=stage, embedding=embedding, head=head, layer=largest, largest_quantised=widest)
+    return Held(stage=stage, embedding=embedding, head=head, layer=largest, largest_quantised=ops.spread(widest))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,8 +157,13 @@ class States:
     trained: Tally
     """Elements that train (adapters as `matrices` and `experts` under LoRA)."""
     optimizer_shares: Shares
-    gradient_ranks: Num
-    """Ranks that reduce dense gradients."""
+    division: Division
+
+    @property
+    def owned(self) -> Num:
+        """Trained elements that one rank updates."""
+        share = self.optimizer_shares
+        return self.trained.dense / num(share.dense) + self.trained.experts / num(share.experts)
 
 
 def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: Stages) -> States:
@@ -182,29 +174,33 @@ def states(training: Training, regime: Regime, layout: Layout, h: Held, stages: 
     """
     lora = training.method in ("lora", "qlora")
     trained = _trained(training, regime, h, stages) if lora else h.stage
-    step = shares(layout, regime.optimizer_from)
-    gradient, main = shares(layout, regime.gradient_from), shares(layout, regime.main_gradient_from)
-    weights, host_weights = _weights(training, regime, layout, h, trained)
+    zero = division(layout)
+    step, main = zero.of(regime.optimizer_from), zero.of(regime.main_gradient_from)
+    elements = _elements(trained)
+    weights, host_weights = _weights(training, regime, layout, h, elements, zero)
     optimizer, host_optimizer = _optimizer(training, regime, layout, trained, step)
-    passing = _one_parameter(h, stages) if training.extra.get("optimizer_in_backward") == "yes" and not lora else trained
+    one = training.extra.get("optimizer_in_backward") == "yes" and not lora
+    passing = _elements(_one_parameter(h)) if one else elements
     return States(
         weights=weights,
-        gradients=_full("gradients", "gradient", regime.gradient_bytes, passing, gradient, regime.source),
-        main_gradients=_full("gradients.main", "main gradient", regime.main_gradient_bytes, trained, main, regime.source),
+        gradients=_full("gradients", "gradient", regime.gradient_bytes, passing, zero.of(regime.gradient_from), regime.source),
+        main_gradients=_full("gradients.main", "main gradient", regime.main_gradient_bytes, elements, main, regime.source),
         optimizer=optimizer,
         host_optimizer=host_optimizer,
         host_weights=host_weights,
         trained=trained,
         optimizer_shares=step,
-        gradient_ranks=num(layout.degrees.dp) * layout.degrees.cp,
+        division=zero,
     )
 
 
-def _weights(training: Training, regime: Regime, layout: Layout, h: Held, trained: Tally) -> tuple[tuple[Term, ...], Num]:
+def _weights(
+    training: Training, regime: Regime, layout: Layout, h: Held, trained: tuple[Num, Num], zero: Division
+) -> tuple[tuple[Term, ...], Num]:
     """Weights on the device, and the bytes of those that offload moved to the host."""
-    share = shares(layout, regime.weight_from)
+    share = zero.of(regime.weight_from)
     if training.method in ("lora", "qlora"):
-        adapters = _full("weights.adapters", "adapter weight", regime.weight_bytes, trained, shares(layout, 3), regime.source)
+        adapters = _full("weights.adapters", "adapter weight", regime.weight_bytes, trained, zero.of(3), regime.source)
         weights = (*_base(training, regime, h.stage, share), *adapters)
     else:
         weights = _full("weights", "weight", regime.weight_bytes, trained, share, regime.source)
@@ -216,15 +212,15 @@ def _optimizer(training: Training, regime: Regime, layout: Layout, trained: Tall
     stepped = trained
     if training.optimizer == "muon" and training.framework == "megatron":
         stepped = replace(trained, others=trained.others * num(share.dense))
-    master = _full("optimizer.master", "master", regime.master_bytes, stepped, share, regime.source)
+    master = _full("optimizer.master", "master", regime.master_bytes, _elements(stepped), share, regime.source)
     moments = _moments(regime, stepped, share)
     paged = training.extra.get("paged_optimizer") == "yes"
     kept = master if paged else (*master, *moments)
-    outside = add(term.value for term in moments) if paged else num(0.0)
+    outside: Num = add(term.value for term in moments) if paged else 0.0
     if not OFFLOAD[layout.choices.offload].optimizer:
         return kept, outside
     here, moved = _moved(kept, layout)
-    return here, outside + moved
+    return here, plus(outside, moved)
 
 
 def _moved(terms: tuple[Term, ...], layout: Layout) -> tuple[tuple[Term, ...], Num]:
@@ -234,30 +230,35 @@ def _moved(terms: tuple[Term, ...], layout: Layout) -> tuple[tuple[Term, ...], N
     return here, add(t.value * away for t in terms)
 
 
-def _one_parameter(h: Held, stages: Stages) -> Tally:
+def _one_parameter(h: Held) -> Tally:
     """The largest single parameter, where the optimizer runs inside backward and frees each gradient (torchtune training/memory.py)."""
-    return Tally(others=np.maximum(h.embedding.others, h.head.others) + 0.0 * stages.layers)
+    return Tally(others=np.maximum(h.embedding.others, h.head.others))
 
 
 def _trained(training: Training, regime: Regime, h: Held, stages: Stages) -> Tally:
     """Adapters; with `train_embeddings` (peft's modules_to_save) also a trained copy of embedding and head, in the base's type: half
     the bytes of fp32 adapters."""
     share = 0.5 if regime.weight_bytes > regime.frozen_bytes else 1.0
-    copies: Num = 0.0 * num(h.stage.adapters)
+    copies: Num = 0.0
     if training.extra.get("train_embeddings") == "yes":
         copies = share * (h.embedding.others * stages.embedding + h.head.others * stages.head)
     return Tally(matrices=h.stage.adapters, experts=h.stage.expert_adapters, others=copies)
 
 
-def _full(prefix: str, what: str, width: float, t: Tally, share: Shares, source: str) -> tuple[Term, ...]:
-    """Dense and expert terms of a state of `width` bytes an element."""
+def _elements(t: Tally) -> tuple[Num, Num]:
+    """Dense elements and those of experts; plain 0 where no stage has any."""
+    return t.dense, t.experts if np.any(num(t.experts)) else 0.0
+
+
+def _full(prefix: str, what: str, width: float, elements: tuple[Num, Num], share: Shares, source: str) -> tuple[Term, ...]:
+    """Terms of a state of `width` bytes for each of the dense elements and of those of experts."""
     if width == 0.0:
         return ()
     text = f"parameters × {width:g} bytes ({what}) / ranks that share them"
-    dense = Term(name=f"{prefix}.dense", value=t.dense * (width / num(share.dense)), source=source, formula=text)
-    if not np.any(num(t.experts)):
+    dense = Term(name=f"{prefix}.dense", value=elements[0] * (width / num(share.dense)), source=source, formula=text)
+    if nothing(elements[1]):
         return (dense,)
-    experts = Term(name=f"{prefix}.experts", value=t.experts * (width / num(share.experts)), source=source, formula=text)
+    experts = Term(name=f"{prefix}.experts", value=elements[1] * (width / num(share.experts)), source=source, formula=text)
     return (dense, experts)
 
 

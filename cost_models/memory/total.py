@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.choices.precision import Regime, regime_of
-from cost_models.choices.zero import shares
 from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term, add
 from cost_models.memory.activations import Activations, activations
@@ -57,7 +56,7 @@ def memory(architecture: Architecture, training: Training, layout: Layout, pool:
     h = held(architecture, training, ops, stages)
     s = states(training, regime, layout, h, stages)
     if flat(training, layout):
-        s = replace(s, gradients=flat_gradients(training, regime, layout, h, stages))
+        s = replace(s, gradients=flat_gradients(training, regime, layout, h, s, stages))
     parts = Parts(
         held=h,
         states=s,
@@ -94,18 +93,29 @@ def _serving(architecture: Architecture, training: Training, ops: ModelOps, stag
 def _phases(training: Training, regime: Regime, layout: Layout, p: Parts) -> dict[str, Ledger]:
     """Put the phases together: each is a ledger of the terms alive at its peak."""
     s, a, b = p.states, p.activations, p.buffers
-    resting = (*s.weights, *s.main_gradients, *s.optimizer, *b.always)
+    loaded = Ledger("bytes").plus(*s.weights)
+    resting = loaded.plus(*s.main_gradients, *s.optimizer, *b.always)
+    reduced = resting.plus(*s.gradients)
+    running = resting.plus(*_accumulated(training, layout, s.gradients), *a.kept)
+    backward = running.plus(*a.outputs, *b.backward, a.live)
+    if s.gradients or training.method != "full":
+        last = _last_live(training, regime, layout, p)
+        backward = _later_of(backward, reduced.plus(*a.ending(), *a.outputs, *b.backward, last))
+    return {
+        "load": loaded,
+        "forward": running.plus(*a.kept_logits, *a.loss, *a.outputs, *b.forward),
+        "backward": backward,
+        "optimizer": reduced.plus(*b.optimizer),
+    }
+
+
+def _accumulated(training: Training, layout: Layout, gradients: tuple[Term, ...]) -> tuple[Term, ...]:
+    """What of the gradients is there before a backward: those of earlier micro-batches."""
+    if not gradients:
+        return ()
     alone = training.extra.get("longest_first") == "yes"
     later = np.where(micro_batches(layout, training.global_batch) > 1.0, 0.0 if alone else 1.0, 0.0)
-    before = tuple(_times(t, later) for t in s.gradients)
-    started = (*resting, *before, *a.kept, *a.outputs, *b.backward, a.live)
-    ended = (*resting, *s.gradients, *a.ending, *a.outputs, *b.backward, _last_live(training, regime, layout, p))
-    return {
-        "load": Ledger("bytes", s.weights),
-        "forward": Ledger("bytes", (*resting, *before, *a.kept, *a.kept_logits, *a.loss, *a.outputs, *b.forward)),
-        "backward": _later_of(started, ended),
-        "optimizer": Ledger("bytes", (*resting, *s.gradients, *b.optimizer)),
-    }
+    return tuple(Term(name=t.name, value=t.value * later, source=t.source, formula=t.formula) for t in gradients)
 
 
 def _last_live(training: Training, regime: Regime, layout: Layout, p: Parts) -> Term:
@@ -120,7 +130,7 @@ def _last_live(training: Training, regime: Regime, layout: Layout, p: Parts) -> 
         return Term(name=live.name, value=value, source=live.source, formula=live.formula)
     if regime.gradient_bytes == 0.0 or training.method != "full":
         return live
-    made = p.held.embedding.others * regime.gradient_bytes / num(shares(layout, regime.gradient_from).dense) * p.embedding
+    made = p.held.embedding.others * regime.gradient_bytes / num(p.states.division.of(regime.gradient_from).dense) * p.embedding
     tied = 2.0 * made * np.where(num(layout.degrees.pp) > 1.0, 0.0, 1.0) if p.tied else 0.0 * made
     return Term(name=live.name, value=np.maximum(live.value - made, stream) + tied, source=live.source, formula=live.formula)
 
@@ -129,7 +139,7 @@ def _apart(training: Training, stack: Stack, phases: dict[str, Ledger], parts: P
     """Blocks that stay cached beside the activations because these do not fit them: DeepSpeed's flat step buffers; the copies of a
     foreach step and, sharded by FSDP, the gradients that the step frees."""
     if training.framework in MEGATRON and training.framework != "megatron-deepspeed":
-        return num(0.0)
+        return 0.0
     apart = add(t.value for t in phases["optimizer"].terms if t.name.startswith(("buffers.step", "buffers.reduce")))
     if training.framework == "torchtitan" and stack.foreach:
         apart = apart + add(t.value for t in parts.states.gradients)
@@ -137,23 +147,17 @@ def _apart(training: Training, stack: Stack, phases: dict[str, Ledger], parts: P
     return np.maximum(others + apart - np.maximum(others, phases["optimizer"].total), 0.0)
 
 
-def _times(term: Term, factor: Num) -> Term:
-    return Term(name=term.name, value=term.value * factor, source=term.source, formula=term.formula)
+def _later_of(start: Ledger, end: Ledger) -> Ledger:
+    """Backward is highest where it starts (all activations) or where it ends (all gradients): take the higher, stage by stage.
 
-
-def _later_of(start: tuple[Term, ...], end: tuple[Term, ...]) -> Ledger:
-    """Backward is highest where it starts (all activations) or where it ends (all gradients): take the higher, stage by stage."""
-    late = Ledger("bytes", end).total > Ledger("bytes", start).total
-    by_name = {t.name: t for t in start}
-    merged = []
-    for t in end:
-        first = by_name.pop(t.name, None)
-        value = (
-            num(t.value) if first is not None and first.value is t.value else np.where(late, t.value, 0.0 if first is None else first.value)
-        )
-        merged.append(Term(name=t.name, value=value, source=t.source, formula=t.formula))
-    merged += [Term(name=t.name, value=np.where(late, 0.0, t.value), source=t.source, formula=t.formula) for t in by_name.values()]
-    return Ledger("bytes", tuple(merged))
+    Both have the same terms in the same order.
+    """
+    late = end.total > start.total
+    merged = tuple(
+        b if a.value is b.value else Term(name=b.name, value=np.where(late, b.value, a.value), source=b.source, formula=b.formula)
+        for a, b in zip(start.terms, end.terms, strict=True)
+    )
+    return Ledger("bytes", merged, np.maximum(end.total, start.total))
 
 
 def _cost(
@@ -166,17 +170,14 @@ def _cost(
     regime: Regime,
     parts: Parts,
 ) -> MemoryCost:
-    flat = 0.0 * stages.layers
-    allocated: Num = flat
-    winner: Num = flat
-    for number, name in enumerate(PHASES):
-        total = phases[name].total + flat
-        winner = np.where(total > allocated, float(number), winner)
-        allocated = np.maximum(allocated, total)
+    allocated: Num = phases[PHASES[0]].total
+    for name in PHASES[1:]:
+        allocated = np.maximum(allocated, phases[name].total)
     over = overheads(training, layout, pool, allocated, _apart(training, stack, phases, parts))
     reserved = allocated + over.terms[0].value
     device = allocated + over.total
-    outside = host(regime, layout, pool, parts.states, parts.activations.offloaded + flat)
+    outside = host(regime, layout, pool, parts.states, parts.activations.offloaded)
+    peak = np.max(device, axis=-1)
     return MemoryCost(
         stage_index=stages.index,
         phases=phases,
@@ -184,13 +185,17 @@ def _cost(
         stage_allocated_bytes=allocated,
         stage_reserved_bytes=reserved,
         stage_device_bytes=device,
-        stage_phase=winner,
         peak_allocated_bytes=np.max(allocated, axis=-1),
         peak_reserved_bytes=np.max(reserved, axis=-1),
-        peak_device_bytes=np.max(device, axis=-1),
-        peak_stage=np.take_along_axis(num(stages.index) + flat, np.argmax(device, axis=-1)[..., None], axis=-1)[..., 0],
-        host_bytes_per_node=np.max(outside.ledger.total + flat, axis=-1),
+        peak_device_bytes=peak,
+        host_bytes_per_node=_highest(outside.ledger.total, peak),
         host=outside.ledger,
-        nvme_bytes_per_node=np.max(num(outside.nvme_bytes) + flat, axis=-1),
+        nvme_bytes_per_node=_highest(outside.nvme_bytes, peak),
         regime=regime.label,
     )
+
+
+def _highest(value: Num, like: Num) -> Num:
+    """The highest over the stages, in the shape of `like`."""
+    x = num(value)
+    return (np.max(x, axis=-1) if x.ndim else x) + 0.0 * like

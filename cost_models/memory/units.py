@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.choices.zero import shares
 from cost_models.layout import micro_batches
 from cost_models.ledger import Term
 from cost_models.memory.states import Held, States, gathered_bytes
@@ -35,7 +34,7 @@ def flat(training: Training, layout: Layout) -> bool:
     return training.framework == "litgpt" and layout.choices.zero >= 2
 
 
-def flat_gradients(training: Training, regime: Regime, layout: Layout, h: Held, stages: Stages) -> tuple[Term, ...]:
+def flat_gradients(training: Training, regime: Regime, layout: Layout, h: Held, s: States, stages: Stages) -> tuple[Term, ...]:
     """Return the gradients of flat parameters: of every layer whole, of the root unit (embedding, head) where it trains at all."""
     root = (h.embedding.total * stages.embedding + h.head.total * stages.head) * _root_trains(training)
     layers = h.stage.total - (h.embedding.total * stages.embedding + h.head.total * stages.head)
@@ -43,7 +42,7 @@ def flat_gradients(training: Training, regime: Regime, layout: Layout, h: Held, 
     dense = layers - h.stage.experts + root + (0.0 if full else h.stage.adapters)
     experts = h.stage.experts + (0.0 if full else h.stage.expert_adapters)
     whole = micro_batches(layout, training.global_batch) > 1.0
-    divided = shares(layout, regime.gradient_from)
+    divided = s.division.of(regime.gradient_from)
     text = "parameters of units that train × bytes, whole while they accumulate, else / ranks"
     parts = (("dense", dense, divided.dense), ("experts", experts, divided.experts))
     return tuple(
@@ -68,7 +67,7 @@ def gathered(
     if layout.choices.zero < regime.weight_from:
         return (), ()
     ranks = np.where(num(s.optimizer_shares.dense) > 1.0, 1.0, 0.0)
-    layer = gathered_bytes(training, regime, h.layer) + 0.0 * stages.layers
+    layer = gathered_bytes(training, regime, h.layer)
     head = gathered_bytes(training, regime, h.head) * stages.head
     embedding = gathered_bytes(training, regime, h.embedding)
     if training.framework == "deepspeed":
@@ -81,7 +80,7 @@ def gathered(
     apart = training.framework == "torchtitan" or training.extra.get("ends_apart") == "yes"
     root = np.maximum(head, embedding * stages.head) if apart else both
     trained = h.layer.total if training.method == "full" or flat(training, layout) else h.layer.adapters + h.layer.expert_adapters
-    moving = trained * (regime.live_gradient_bytes + regime.reduce_bytes) + 0.0 * stages.layers
+    moving = trained * (regime.live_gradient_bytes + regime.reduce_bytes)
     text = "(2 layers + head + embedding) × gathered bytes"
     units = Term(name="buffers.zero3_live", value=(2.0 * layer + root) * ranks, source=FSDP_SOURCE, formula=text)
     text = "one layer × (gradient + reduction bytes)"
@@ -93,6 +92,6 @@ def last_flat_gradient(training: Training, regime: Regime, layout: Layout, h: He
     """Return what the root unit's gradients need beside the accumulated ones where backward ends: head and embedding have their own, and
     the flat gradient joins them."""
     if not flat(training, layout):
-        return num(0.0)
+        return 0.0
     root = (h.embedding.total * stages.embedding + h.head.total * stages.head) * _root_trains(training)
     return 2.0 * root * regime.gradient_bytes

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.layout import Layout, expert_dp, shard_ranks
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num
 from cost_models.throughput.collectives import Fabric, Group, Placed, collective_seconds, place
-from cost_models.throughput.unit import nothing
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.choices.pipeline import Line
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num, plus, times
 from cost_models.stages import Stages
 from cost_models.stages import decisive as decisive_index
-from cost_models.throughput.unit import Unit, nothing
+from cost_models.throughput.unit import Unit
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
@@ -57,9 +57,7 @@ class Parts:
 def _sum(units: tuple[Unit, ...], counts: tuple[Num, ...] | tuple[float, ...], read: Callable[[Unit], Num]) -> Num:
     total: Num = 0.0
     for u, count in zip(units, counts, strict=True):
-        value = read(u)
-        if not nothing(value):
-            total = total + count * value
+        total = plus(total, times(count, read(u)))
     return total
 
 
@@ -99,7 +97,7 @@ def line(layout: Layout, held: Stages, micro_batches: Num, stage: tuple[Num, Num
     """
     pp = num(layout.degrees.pp)
     behind = pp - 1.0 - held.index
-    forward, backward, weight = (np.broadcast_to(num(x), np.broadcast_shapes(np.shape(x), behind.shape)) for x in stage)
+    forward, backward, weight = (of_stages(x, behind) for x in stage)
     time = forward + backward
     if layout.stage_layers is not None:
         before = _before(time)
@@ -121,6 +119,12 @@ def line(layout: Layout, held: Stages, micro_batches: Num, stage: tuple[Num, Num
         micro_batches=num(micro_batches),
         listed=layout.stage_layers is not None,
     )
+
+
+def of_stages(value: Num, like: Num) -> npt.NDArray[np.float64]:
+    """Return a value with the stage axis of `like`."""
+    x, shape = num(value), np.shape(like)
+    return x if x.shape == shape else np.broadcast_to(x, np.broadcast_shapes(x.shape, shape))
 
 
 def _before(time: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -179,7 +183,7 @@ class Pick:
 
     def __init__(self, position: npt.NDArray[np.int64], stages: int) -> None:
         self.position, self.stages = position, stages
-        self.flat = None if position.ndim == 0 else np.arange(len(position)) * stages + position
+        self.flat = None if position.ndim == 0 else position * len(position) + np.arange(len(position))
 
     def __call__(self, value: Num) -> Num:
         """Return the value at that stage, () or (N,)."""
@@ -192,13 +196,19 @@ class Pick:
             return x[:, 0]
         if x.shape != (len(self.flat), self.stages):
             x = np.broadcast_to(x, (len(self.flat), self.stages))
-        return num(x.reshape(-1)[self.flat])
+        return num(x.T.reshape(-1).take(self.flat))
 
 
 def slowest(time: Num) -> Pick:
     """Return the pick of the stage with the longest time."""
     x = num(time)
-    return Pick(np.asarray(np.argmax(x, axis=-1)), x.shape[-1])
+    if x.ndim < 2:
+        return Pick(np.asarray(np.argmax(x)), x.shape[-1])
+    best, position = x[:, 0], np.zeros(len(x), dtype=np.int64)
+    for stage in range(1, x.shape[1]):
+        position = np.where(x[:, stage] > best, stage, position)
+        best = np.maximum(best, x[:, stage])
+    return Pick(position, x.shape[1])
 
 
 def flat(value: Num) -> Num:

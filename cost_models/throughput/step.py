@@ -16,7 +16,7 @@ from cost_models.throughput.collectives import Fabric, Group, Placed, fabric, pl
 from cost_models.throughput.replicas import Replicas, offload_layers, replicas, synchronise, update, zero3
 from cost_models.throughput.roofline import Rates, rates
 from cost_models.throughput.software import Software, software
-from cost_models.throughput.stagewise import Parts, decisive, flat, line, parts, slowest
+from cost_models.throughput.stagewise import Parts, decisive, flat, line, of_stages, parts, slowest
 from cost_models.throughput.terms import pipeline_terms, rerun, stage_terms, step_terms
 from cost_models.throughput.unit import Context
 from cost_models.throughput.units import unit
@@ -45,12 +45,12 @@ def step_time(
     groups = replicas(layout, f, experts=architecture.moe is not None)
     p = _parts(architecture, training, layout, pool, ops, stages, (stack, r, f, groups))
     forward, backward, weight = _passes(p, training)
-    shown = forward[0] + 0.0 * stages.index, backward[0] + 0.0 * stages.index
+    shown = of_stages(forward[0], stages.index), of_stages(backward[0], stages.index)
     held = decisive(architecture, stages, layout)
     if held is not stages:
         p = _parts(architecture, training, layout, pool, ops, held, (stack, r, f, groups))
         forward, backward, weight = _passes(p, training)
-    message = ops.dims.tokens / ops.dims.tp * (ops.dims.hidden * ops.dims.act_bytes)
+    message = ops.spread(ops.dims.tokens / ops.dims.tp * (ops.dims.hidden * ops.dims.act_bytes))
     ledger, step = _ledger(training, layout, pool, held, p, (stack, r, f, groups), (forward, backward, weight), m, message)
     if training.method == "inference":
         ledger = ledger + Ledger("s", (_decode(architecture, training, p, r, ops),))
@@ -109,12 +109,14 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
 def _parts(
     architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing
 ) -> Parts:
-    c = _context(architecture, training, layout, wing)
+    c = _context(architecture, training, ops.layout, wing)
     stack, _, _, groups = wing
     layers = [unit(rows, c, moe=kind.moe) for kind, rows in ops.kinds]
     edges = unit(ops.embedding, c, layer=False), unit(ops.head, c, layer=False)
     module = unit(ops.mtp, c, moe=any(kind.moe for kind, _ in ops.kinds)) if ops.mtp else None
     everything = [*layers, *edges, *(() if module is None else (module,))]
+    for u in everything:
+        u.change(ops.spread)
     if layout.choices.zero == 3:
         regime = regime_of(training, layout.choices)
         for u in everything:
@@ -182,16 +184,19 @@ def _ledger(
 def _decode(architecture: Architecture, training: Training, p: Parts, r: Rates, ops: ModelOps) -> Term:
     """One further token of every sample of a micro-batch: weights and KV cache are read once, stage by stage (HBM bytes alone)."""
     d = ops.dims
-    copies = 1.0 if architecture.moe is None else np.minimum(1.0, d.batch * architecture.moe.topk / architecture.moe.num_experts)
-    weights = (p.whole(lambda u: u.dense) - d.vocab * d.hidden + copies * p.whole(lambda u: u.expert)) * (training.weight_bits / 8.0)
+    copies: Num = 1.0
+    if architecture.moe is not None:
+        copies = ops.spread(np.minimum(1.0, d.batch * architecture.moe.topk / architecture.moe.num_experts))
+    table = ops.spread(d.vocab * d.hidden)
+    weights = (p.whole(lambda u: u.dense) - table + copies * p.whole(lambda u: u.expert)) * (training.weight_bits / 8.0)
     width = d.kv_heads * (d.qk_dim + d.v_dim)
     if architecture.mla is not None:
         width = float(architecture.mla.kv_lora_rank + architecture.mla.qk_rope_head_dim)
-    cache = d.batch * d.full_seq * architecture.layers * width * (training.kv_bits / 8.0)
+    cache = ops.spread(d.batch * d.full_seq * architecture.layers * width * (training.kv_bits / 8.0))
     return Term(
         name="decode.step",
         value=flat((weights + cache) / r.hbm_bytes_per_second),
-        exposed=flat(0.0 * d.batch),
+        exposed=flat(0.0 * cache),
         source="roofline: batch-one decoding is bound by HBM; constants: hardware/measured",
         formula="(weights used + KV cache) / HBM rate; beside the sum",
     )

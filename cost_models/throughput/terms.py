@@ -10,10 +10,10 @@ import numpy as np
 from cost_models.choices.pipeline import longest
 from cost_models.choices.schedules import schedule as find_schedule
 from cost_models.ledger import Term
-from cost_models.numeric import Num
+from cost_models.numeric import Num, nothing, plus
 from cost_models.throughput.collectives import SOURCE as NETWORK
 from cost_models.throughput.roofline import SOURCE as KERNELS
-from cost_models.throughput.unit import Unit, nothing
+from cost_models.throughput.unit import Unit
 
 if TYPE_CHECKING:
     from cost_models.layout import Layout
@@ -103,7 +103,7 @@ def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: Pick) -> Num:
     for u, count in parts:
         value = read(u)
         if not nothing(value):
-            total = total + count * pick(value)
+            total = plus(total, count * pick(value))
     return total
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 from cost_models.layout import Choices
 from cost_models.numeric import Num
@@ -65,6 +66,14 @@ class Unit:
     """Exposed seconds of the forward, all in all."""
     backward: Num = 0.0
 
+    def change(self, spread: Callable[[Num], Num]) -> None:
+        """Replace every value by what `spread` makes of it."""
+        for name in _VALUES:
+            setattr(self, name, spread(getattr(self, name)))
+
+
+_VALUES = tuple(f.name for f in fields(Unit) if f.name != "zero_again")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
@@ -87,8 +96,3 @@ class Context:
     """HBM bytes that a weight gradient moves per element of the weight, inside its product (fused accumulation)."""
     add_bytes: float
     """HBM bytes per trained parameter and micro-batch of a separate accumulation pass; 0 where it is fused."""
-
-
-def nothing(value: Num) -> bool:
-    """Tell whether a unit lacks the value altogether (the plain 0 that it begins with), so that it need not be added."""
-    return isinstance(value, float) and value == 0.0

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from cost_models.ledger import add
 from cost_models.numeric import num
-from planner.evaluate import evaluate, take, totals
+from planner.evaluate import STATES, evaluate, take, totals
 from planner.request import Resolved, make_request, resolve
 from planner.search import spaces
 from planner.space import Counts, Group
@@ -91,6 +92,8 @@ def test_a_batch_equals_its_rows_bit_for_bit(name: str) -> None:
                     assert float(num(alone.time.step_seconds)) == found.step_seconds[i]
                     assert float(num(alone.memory.peak_device_bytes)) == found.device_bytes[i]
                     assert float(num(alone.memory.host_bytes_per_node)) == found.host_bytes[i]
+                states = (add(t.value for t in x.terms if t.bucket in STATES) for x in alone.memory.phases.values())
+                assert max(float(np.max(x)) for x in states) == found.states_bytes[i]
                 picked = totals(group.case, take(batch, np.array([i])))
                 assert picked.step_seconds[0] == found.step_seconds[i]
 
