@@ -21,13 +21,14 @@ def enter(d: Dims, choices: Choices, width: float) -> tuple[Comm, ...]:
     """Return the collectives of a column-parallel input of `width` elements a token.
 
     Without sequence parallelism forward needs none and backward all-reduces the input gradient. With it forward gathers the
-    sequence, backward scatters the gradient and gathers the input once more for the weight gradient.
+    sequence, backward scatters the gradient and gathers the input once more for the weight gradient. The input gradient is sent as
+    soon as it is there: the product of the weight gradient may run beside.
     """
     whole = d.tokens * width * d.act_bytes
     if not choices.sequence_parallel:
-        return (Comm(kind="all_reduce", backward="all_reduce", group="tp", bytes=whole, forward_times=0.0),)
+        return (Comm(kind="all_reduce", backward="all_reduce", group="tp", bytes=whole, forward_times=0.0, behind_weights=True),)
     again = Comm(kind="all_gather", backward="all_gather", group="tp", bytes=whole, forward_times=0.0, overlappable=True)
-    return (Comm(kind="all_gather", backward="reduce_scatter", group="tp", bytes=whole), again)
+    return (Comm(kind="all_gather", backward="reduce_scatter", group="tp", bytes=whole, behind_weights=True), again)
 
 
 def leave(d: Dims, choices: Choices, width: float) -> tuple[Comm, ...]:

@@ -41,6 +41,11 @@ FUSED_MOE_SINCE = "2026-06"
 """From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
 
 
+ASYNC_TP_SINCE = "2022"
+"""From then on Megatron-LM reduces the input gradient of a column-parallel layer behind its weight gradient (v3.0,
+core/tensor_parallel/layers.py: LinearWithGradAccumulationAndAsyncCommunication)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Software:
     """Resolved behaviour of one stack."""
@@ -67,6 +72,8 @@ class Software:
     """Part of the last backward that hides gradient reduction; 0: not overlapped."""
     gather_hidden: float
     """Part of the first forward that hides the distributed optimizer's parameter gather."""
+    weights_hide: bool
+    """The reduction of a column-parallel input gradient is started before the weight gradient's product and runs beside it."""
     send_hidden: bool
     """Pipeline sends run beside compute (Megatron with interleaving)."""
     step_seconds: float
@@ -113,6 +120,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         fsdp_hidden=_fsdp_hidden(training),
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
+        weights_hide=training.framework == "megatron" and not "" < training.date < ASYNC_TP_SINCE,
         send_hidden=modern and choices.schedule not in ("gpipe", "1f1b"),
         step_seconds=table.value("host_step_seconds"),
         moe_memory_factor=table.value(f"moe_memory_{era}"),

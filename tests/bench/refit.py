@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.cost import parameters_used
+from cost_models.model_ops import ModelOps
 from cost_models.numeric import num
 from cost_models.stages import Stages, stages
 from cost_models.throughput.step import step_time
+from cost_models.training import Training
 from cost_models.transformer import model_ops
 from hardware.calibration import changed
 from planner.validate_bands import step_residuals, weights
@@ -24,8 +26,6 @@ from planner.validate_errors import Error, step_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cost_models.model_ops import ModelOps
-    from cost_models.training import Training
     from planner.validate_predict import Prediction
     from tests.bench.free_constants import Free
 
