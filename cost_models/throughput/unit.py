@@ -11,6 +11,7 @@ from cost_models.numeric import Num
 from cost_models.throughput.collectives import Placed
 from cost_models.throughput.roofline import Rates
 from cost_models.throughput.software import Software
+from cost_models.throughput.traffic import Factors
 from cost_models.training import Training
 from hardware.calibration import calibration
 
@@ -85,6 +86,8 @@ class Context:
     """Experts of one token (top-k)."""
     clamped: bool
     """The gated unit clamps, scales and shifts its inputs (gpt-oss), which few kernels fuse."""
+    traffic: dict[str, Factors]
+    """Traffic of element-wise ops / that of fused kernels, by the last part of their name."""
     act_bytes: float
     accumulate_bytes: float
     """HBM bytes that a weight gradient moves per element of the weight, inside its product (fused accumulation)."""

@@ -18,6 +18,7 @@ from cost_models.throughput.roofline import memory_seconds
 from cost_models.throughput.unit import Unit, behind, nothing
 
 if TYPE_CHECKING:
+    from cost_models.throughput.traffic import Factors
     from cost_models.throughput.unit import Context
 
 POLICIES: dict[str, tuple[float, float]] = {"op": (0.5, 0.0), "SAVE_DOT_ONLY": (0.0, 1.0)}
@@ -62,13 +63,9 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         weights = u.gemm_w
         extra = products(u, op, c, load, rerun)
         loss = c.stack.loss_bytes / 14.0 if op.kind == "loss" else 1.0
-        plain = 1.0 if op.kind == "loss" else c.stack.memory_factor
-        if op.kind == "memory" and op.tokens_imbalance:
-            plain = plain * c.stack.moe_memory_factor
-        if c.clamped and op.name == "moe.activation":
-            plain = plain * c.stack.clamped_factor
+        plain, plain_backward = _traffic(op, c)
         forward.bytes = forward.bytes + op.bytes_moved * (loss * plain * load) + extra[0]
-        backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain * load) + extra[1]
+        backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain_backward * load) + extra[1]
         forward.kernels += op.kernels
         backward.kernels += 2.0 * op.kernels
         if rerun:
@@ -102,6 +99,20 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     _communicate(u, c, forward, backward, again)
     _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None)
     return u
+
+
+def _traffic(op: Op, c: Context) -> Factors:
+    """Return the traffic of an op's element-wise work / that of fused kernels, forward and backward."""
+    if op.kind == "loss":
+        return 1.0, 1.0
+    if not op.tokens_imbalance:
+        return c.traffic.get(op.name.rpartition(".")[2], (c.stack.memory_factor, c.stack.memory_factor))
+    plain = c.stack.memory_factor
+    if op.kind == "memory":
+        plain = plain * c.stack.moe_memory_factor
+    if c.clamped and op.name == "moe.activation":
+        plain = plain * c.stack.clamped_factor
+    return plain, plain
 
 
 def _parameters(u: Unit, op: Op, c: Context) -> None:

@@ -103,6 +103,8 @@ class Setting(_Entry):
     method: str = ""
     sharding: str = ""
     """Without the group's size; empty: not stated."""
+    precision: str = ""
+    """In the words of the column."""
 
 
 class _Detail(Habits):
@@ -122,6 +124,7 @@ class _Detail(Habits):
     methods: tuple[str, ...] | None = None
     sharding: tuple[str, ...] | None = None
     """Holds only where the cell is one of these; "" is a blank cell."""
+    precisions: tuple[str, ...] | None = None
 
     def holds(self, framework: str, at: Setting) -> bool:
         """Tell whether the conditions are met."""
@@ -137,6 +140,7 @@ class _Detail(Habits):
             and self.method in (None, at.method)
             and (self.methods is None or at.method in self.methods)
             and (self.sharding is None or at.sharding in self.sharding)
+            and (self.precisions is None or at.precision in self.precisions)
         )
 
     @property
