@@ -89,6 +89,8 @@ class Software:
     """A recomputed forward gathers the weights once more, before backward does (DeepSpeed's hooks release them in between)."""
     quantise_bytes: float
     """HBM bytes to cast one 16-bit element to fp8."""
+    dequantise_bytes: float
+    """HBM bytes to turn one 4-bit weight into 16 bits."""
     fp8_factor: float
     """Rate of the fp8 recipe / rate of plain fp8."""
 
@@ -102,14 +104,13 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     launch = "2026" if "capacity_padded" in training.extra else era
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
-    hooked = choices.zero == 3 and name not in ("compiled", "xla")
-    hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if hooked else 0.0
+    hooks = _hooks(training, choices, name)
     adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") else 0.0
     made = Software(
         name=name,
         attention=attention_kernel(training, gpu),
-        host_forward_seconds=graphs * (table.value(f"host_forward_{name}") + hooks + adapters),
-        host_backward_seconds=graphs * (table.value(f"host_backward_{name}") + 2.0 * hooks + 2.0 * adapters),
+        host_forward_seconds=graphs * (table.value(f"host_forward_{name}") + hooks[0] + adapters),
+        host_backward_seconds=graphs * (table.value(f"host_backward_{name}") + hooks[1] + 2.0 * adapters),
         host_moe_forward_seconds=graphs * table.value(f"host_moe_forward_{launch}"),
         host_moe_backward_seconds=graphs * table.value(f"host_moe_backward_{launch}"),
         host_collective_seconds=graphs * table.value(f"host_collective_{name}"),
@@ -129,9 +130,21 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         zero_messages=table.value("zero3_messages_2021") if early_zero3(training) else 1.0,
         zero_again=early_zero3(training),
         quantise_bytes=table.value("quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"),
+        dequantise_bytes=table.value("dequantise_bytes_gptq" if training.extra.get("quantization") == "gptq" else "dequantise_bytes"),
         fp8_factor=_fp8_factor(training),
     )
     return _override(made, training)
+
+
+def _hooks(training: Training, choices: Choices, name: str) -> tuple[float, float]:
+    """Host time of what sharding hooks into a layer, forward and backward."""
+    table = calibration("software")
+    if choices.zero == 3 and name not in ("compiled", "xla"):
+        once = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}")
+        return once, 2.0 * once
+    if choices.zero in (1, 2) and training.framework == "deepspeed" and training.method == "full":
+        return 0.0, table.value("host_zero2_deepspeed")
+    return 0.0, 0.0
 
 
 CLASSES = ("megatron_local", "megatron_te", "megatron_deepspeed", "compiled", "xla", "eager", "hf")

@@ -1,4 +1,4 @@
-"""Step time of sources that nothing was fitted to: each is left out in turn, the free constants are fitted to the others, and it is predicted.
+"""Step time of sources that nothing was fitted to: each is left out in turn, constants are fitted to the others, and it is predicted.
 
 Run with -m bench -s; takes about three minutes. It reports and does not gate.
 """
