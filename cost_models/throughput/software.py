@@ -31,6 +31,10 @@ SWITCHES = {
     "moe_a2a_overlap": "yes or no: expert all-to-all behind other work",
     "moe_dispatcher": "deepep or hybridep (a token goes once to each server), alltoall or allgather",
     "capacity_padded": "yes: every expert gets as many tokens, so that the host need not wait for the router",
+    "norm_kernel": "fused: one kernel per norm where the code base has several",
+    "rope_fusion": "yes or no: one kernel for the rotary embedding",
+    "swiglu_kernels": "single or fused: kernels of a gated activation",
+    "fsdp_version": "2: fully_shard, which prefetches on its own stream",
     "document_tokens": "mean length of the documents packed into a sequence (attention does not cross them)",
     "fp8_recipe": "delayed, current, blockwise, mxfp8 or nvfp4",
 }
@@ -41,6 +45,8 @@ FUSED_MOE_SINCE = "2026-06"
 """From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
 
 
+FSDP2_SINCE = "2026"
+"""From then on FSDP is taken to be fully_shard (FSDP2), whose prefetch hides as torchtitan's does, where a run does not say."""
 ASYNC_TP_SINCE = "2022"
 """From then on Megatron-LM reduces the input gradient of a column-parallel layer behind its weight gradient (v3.0,
 core/tensor_parallel/layers.py: LinearWithGradAccumulationAndAsyncCommunication)."""
@@ -121,7 +127,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         fsdp_hidden=_fsdp_hidden(training),
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
-        weights_hide=training.framework == "megatron" and not "" < training.date < ASYNC_TP_SINCE,
+        weights_hide=_weights_hide(training, name),
         send_hidden=modern and choices.schedule not in ("gpipe", "1f1b"),
         step_seconds=table.value("host_step_seconds"),
         moe_memory_factor=table.value(f"moe_memory_{era}"),
@@ -134,6 +140,11 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         fp8_factor=_fp8_factor(training),
     )
     return _override(made, training)
+
+
+def _weights_hide(training: Training, name: str) -> bool:
+    late = not "" < training.date < ASYNC_TP_SINCE
+    return late and training.framework == "megatron" and name in ("megatron_local", "megatron_te")
 
 
 def _hooks(training: Training, choices: Choices, name: str) -> tuple[float, float]:
@@ -238,7 +249,8 @@ def _fsdp_hidden(training: Training) -> float:
     if early_zero3(training):
         return 0.0
     kind = training.framework if training.framework in ("torchtitan", "deepspeed") else "fsdp"
-    return table.value(f"fsdp_hidden_{'torchtitan' if training.framework == 'megatron' else kind}")
+    second = training.extra.get("fsdp_version") == "2" or not "" < training.date < FSDP2_SINCE
+    return table.value(f"fsdp_hidden_{'torchtitan' if training.framework == 'megatron' or kind == 'fsdp' and second else kind}")
 
 
 def _fp8_factor(training: Training) -> float:

@@ -202,10 +202,12 @@ def tokenizer_vocab(tokenizer: str) -> int | None:
 def habits(framework: str, at: Setting) -> Habits | None:
     """Return the defaults of `framework` with what the overrides that hold `at` its row change; None for an unknown name.
 
-    An unnamed framework of a row with tensor or pipeline parallelism is taken for Megatron-LM.
+    An unnamed framework of a row with tensor or pipeline parallelism is taken for one that divides as Megatron-LM does, and fuses and
+    overlaps nothing.
     """
     table = _file().habits
     name = framework.lower() or "other"
+    unnamed = name == "other" and _named_in(at.detail.lower(), table) is None
     if name == "other":
         name = _named_in(at.detail.lower(), table) or ("megatron" if at.model_parallel else "other")
     host = name if name in _HOSTS else None
@@ -214,7 +216,7 @@ def habits(framework: str, at: Setting) -> Habits | None:
     if entry is None:
         return None
     changes: dict[str, Any] = {}
-    extra = dict(entry.extra)
+    extra = {**entry.extra, **({"class": "eager"} if unnamed else {})}
     for item in _file().detail:
         if item.holds(name, at):
             changes |= item.changes
