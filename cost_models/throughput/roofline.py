@@ -70,7 +70,11 @@ def rates(training: Training, stack: Software, gpu: Gpu) -> Rates:
     forward = value(gpu, "attention_forward_flash3" if stack.attention == "flash3" else "attention_forward_flash2")
     if stack.attention == "triton":
         forward *= value(gpu, "attention_triton")
-    narrow = peak * value(gpu, "gemm_fraction_fp8") * stack.fp8_factor if quantised else wide_peak * fraction
+    narrow = wide_peak * fraction
+    if quantised and stack.narrow_type == "fp4":
+        narrow = _peak(gpu, "fp4") * value(gpu, "gemm_fraction_fp4")
+    elif quantised:
+        narrow = peak * value(gpu, "gemm_fraction_fp8") * stack.fp8_factor
     return Rates(
         gemm_flop_per_second=narrow,
         wide_flop_per_second=wide_peak * fraction,

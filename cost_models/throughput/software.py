@@ -45,6 +45,8 @@ FUSED_MOE_SINCE = "2026-06"
 """From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
 
 
+FLASH2_SINCE = "2023-07"
+"""Release of FlashAttention-2 (Dao, arXiv 2307.08691); fused kernels before it are of the first generation."""
 FSDP2_SINCE = "2026"
 """From then on FSDP is taken to be fully_shard (FSDP2), whose prefetch hides as torchtitan's does, where a run does not say."""
 ASYNC_TP_SINCE = "2022"
@@ -97,6 +99,8 @@ class Software:
     """HBM bytes to cast one 16-bit element to fp8."""
     dequantise_bytes: float
     """HBM bytes to turn one 4-bit weight into 16 bits."""
+    narrow_type: Literal["fp8", "fp4"]
+    """Type of the operands of quantised products."""
     fp8_factor: float
     """Rate of the fp8 recipe / rate of plain fp8."""
 
@@ -107,6 +111,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     name = _class(training)
     graphs = _graphs(training)
     era = "2025" if "" < training.date < FUSED_MOE_SINCE else "2026"
+    recipe = training.extra.get("fp8_recipe", "")
     launch = "2026" if "capacity_padded" in training.extra else era
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
@@ -137,7 +142,8 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         zero_again=early_zero3(training),
         quantise_bytes=table.value("quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"),
         dequantise_bytes=table.value("dequantise_bytes_gptq" if training.extra.get("quantization") == "gptq" else "dequantise_bytes"),
-        fp8_factor=_fp8_factor(training),
+        narrow_type="fp4" if recipe == "nvfp4" else "fp8",
+        fp8_factor=table.value("mxfp8_factor") if recipe == "mxfp8" else 1.0,
     )
     return _override(made, training)
 
@@ -191,6 +197,8 @@ def attention_kernel(training: Training, gpu: Gpu) -> Kernel:
         return _KERNELS[given]
     if training.attention == "eager":
         return "eager"
+    if "" < training.date < FLASH2_SINCE:
+        return "triton"
     late = not training.date or training.date >= "2024"
     return "flash3" if training.framework == "megatron" and late and (gpu.compute_capability or 0.0) >= 9.0 else "flash2"
 
@@ -251,12 +259,6 @@ def _fsdp_hidden(training: Training) -> float:
     kind = training.framework if training.framework in ("torchtitan", "deepspeed") else "fsdp"
     second = training.extra.get("fsdp_version") == "2" or not "" < training.date < FSDP2_SINCE
     return table.value(f"fsdp_hidden_{'torchtitan' if training.framework == 'megatron' or kind == 'fsdp' and second else kind}")
-
-
-def _fp8_factor(training: Training) -> float:
-    table = calibration("software")
-    recipe = training.extra.get("fp8_recipe", "")
-    return {"nvfp4": table.value("nvfp4_gain"), "mxfp8": table.value("mxfp8_factor")}.get(recipe, 1.0)
 
 
 def _override(made: Software, training: Training) -> Software:
