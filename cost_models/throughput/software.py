@@ -26,7 +26,7 @@ SWITCHES = {
     "overlap_param_gather": "yes or no: parameter gather of the distributed optimizer behind forward",
     "overlap_tp": "yes or no: tensor parallel collectives behind GEMMs",
     "async_tp": "yes: torchtitan's asynchronous tensor parallelism, as overlap_tp",
-    "recompute_policy": "op, SAVE_DOT_ONLY or save_qkv_proj: which operators recomputation keeps",
+    "recompute_policy": "op, SAVE_DOT_ONLY, SAVE_DOT_WITH_NO_BATCH_DIM or save_qkv_proj: which operators recomputation keeps",
     "overlap_all": "no: nothing is overlapped",
     "moe_a2a_overlap": "yes or no: expert all-to-all behind other work",
     "moe_dispatcher": "deepep or hybridep (a token goes once to each server), alltoall or allgather",
@@ -45,6 +45,8 @@ FUSED_MOE_SINCE = "2026-06"
 """From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
 
 
+OVERLAP_SENDS_SINCE = "2023-06"
+"""Megatron-LM's --overlap-p2p-communication for interleaved schedules (core/pipeline_parallel/schedules.py)."""
 FLASH2_SINCE = "2023-07"
 """Release of FlashAttention-2 (Dao, arXiv 2307.08691); fused kernels before it are of the first generation."""
 FSDP2_SINCE = "2026"
@@ -133,19 +135,26 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
         weights_hide=_weights_hide(training, name),
-        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b"),
+        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b") and not "" < training.date < OVERLAP_SENDS_SINCE,
         step_seconds=table.value("host_step_seconds"),
         moe_memory_factor=table.value(f"moe_memory_{era}"),
         clamped_factor=table.value(f"clamped_{era}"),
         dispatch_once=_dispatch_once(training, name),
         zero_messages=table.value("zero3_messages_2021") if early_zero3(training) else 1.0,
         zero_again=early_zero3(training),
-        quantise_bytes=table.value("quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"),
+        quantise_bytes=table.value(_quantise(training, name)),
         dequantise_bytes=table.value("dequantise_bytes_gptq" if training.extra.get("quantization") == "gptq" else "dequantise_bytes"),
         narrow_type="fp4" if recipe == "nvfp4" else "fp8",
         fp8_factor=table.value("mxfp8_factor") if recipe == "mxfp8" else 1.0,
     )
     return _override(made, training)
+
+
+def _quantise(training: Training, name: str) -> str:
+    """Name of the constant of the traffic of a cast to fp8."""
+    if name == "xla":
+        return "quantise_bytes_xla"
+    return "quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"
 
 
 def _weights_hide(training: Training, name: str) -> bool:

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from cost_models.throughput.traffic import Factors
     from cost_models.throughput.unit import Context
 
-POLICIES: dict[str, tuple[float, float]] = {"op": (0.5, 0.0), "SAVE_DOT_ONLY": (0.0, 1.0)}
+POLICIES: dict[str, tuple[float, float]] = {"op": (0.5, 0.0), "SAVE_DOT_ONLY": (0.0, 1.0), "SAVE_DOT_WITH_NO_BATCH_DIM": (0.0, 1.0)}
 """Selective recomputation by operator: which part of the products and of the attention cores runs again, beside all element-wise work.
 
-`op`: torchtitan saves attention and every second product (torchtitan/distributed/activation_checkpoint.py); `SAVE_DOT_ONLY`: Paxml.
+`op`: torchtitan saves attention and every second product (torchtitan/distributed/activation_checkpoint.py); `SAVE_DOT_…`: Paxml keeps the
+products of the linear layers.
 """
 
 

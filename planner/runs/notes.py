@@ -76,7 +76,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("context_mib", r"\bCUDA context (\d+) ?MiB"),
     _fact("offload_modules", r"fine_grained_offloading", FINE_GRAINED_TEST, everywhere=True),
     _fact("recompute_policy", r"\bper-op\b|\bselective op\b", "op"),
-    _fact("recompute_policy", r"\b(SAVE_DOT_ONLY|save_qkv_proj)\b"),
+    _fact("recompute_policy", r"\b(SAVE_DOT_ONLY|SAVE_DOT_WITH_NO_BATCH_DIM|save_qkv_proj)\b"),
     _fact("recompute_policy", r"\bckpt=ours\b", "kwai"),
     _fact("recompute_policy", r"\bgraph memory_policy=full\b", "graph"),
     # mixture of experts
