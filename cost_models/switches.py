@@ -50,10 +50,14 @@ SWITCHES: dict[str, Switch] = {
     ),
     "recompute_policy": Switch(
         sentence="which operators selective recompute keeps: torchtitan's `op`, Paxml's names",
-        values=("op", "SAVE_DOT_ONLY", "save_qkv_proj"),
+        values=("op", "SAVE_DOT_ONLY", "SAVE_DOT_WITH_NO_BATCH_DIM", "save_qkv_proj"),
     ),
     "fp8_recipe": Switch(sentence="how fp8 operands are scaled", values=("delayed", "current", "blockwise", "mxfp8", "nvfp4")),
     "float8_gather": Switch(sentence="FSDP gathers weights in fp8", values=ON_OFF),
+    "norm_kernel": Switch(sentence="one kernel for a norm where the code base has several", values=("fused",)),
+    "rope_fusion": Switch(sentence="one kernel for the rotary embedding", values=ON_OFF),
+    "swiglu_kernels": Switch(sentence="kernels of a gated activation", values=("single", "fused")),
+    "fsdp_version": Switch(sentence="2: fully_shard, which prefetches on its own stream", values=("1", "2")),
     "optimizer_kernel": Switch(sentence="foreach copies what it updates, fused does not", values=("foreach", "fused", "forloop")),
     "document_tokens": Switch(sentence="mean length of the documents packed into a sequence; attention does not cross them"),
 }

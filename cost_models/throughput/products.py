@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cost_models.throughput.unit import Context, Unit
     from cost_models.training import Training
 
+FROZEN_CAST = 0.75
+"""Traffic of a cast to fp8 beside a frozen weight / beside a trained one: without a weight gradient nobody needs the transposed copy, and
+2 bytes are read and 1 written in place of 2 (Transformer Engine module/linear.py: columnwise usage where the weight is trained)."""
 WIDE = ("moe.router", "head.logits", "embedding.lookup", "mtp.head.logits")
 """Products that stay in the 16-bit type under fp8."""
 
@@ -42,15 +45,15 @@ def products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num, 
             u.kept_f = u.kept_f + seconds
         elif rerun:
             u.again_products = u.again_products + seconds
-        if not wide:
-            cast = c.stack.quantise_bytes
+        if not wide and not adapted:
+            cast = c.stack.quantise_bytes * (1.0 if trained else FROZEN_CAST)
             more_f = more_f + cast * (m * g.k * g.count)
             more_b = more_b + cast * (m * g.n * g.count)
         if adapted:
             traffic = _adapter_bytes(g, m, c)
             more_f, more_b = more_f + traffic[0], more_b + traffic[1]
         elif c.training.method == "qlora" and op.name not in WIDE:
-            once = calibration("software").value("dequantise_bytes") * (g.n * g.k * g.count)
+            once = c.stack.dequantise_bytes * (g.n * g.k * g.count)
             more_f, more_b = more_f + once, more_b + once
     if op.attention is not None:
         forward, backward = attention_seconds(r, c.stack, _packed(op.attention, c.training), act_bytes=c.act_bytes)

@@ -10,6 +10,7 @@ import numpy as np
 from cost_models.layout import Layout, expert_dp, shard_ranks
 from cost_models.numeric import Num, nothing, num
 from cost_models.throughput.collectives import Fabric, Group, Placed, collective_seconds, place
+from cost_models.throughput.unit import behind
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
@@ -76,16 +77,10 @@ def zero3(u: Unit, r: Replicas, regime: Regime, training: Training, stack: Softw
     u.zero_f = gather
     u.zero_b = gather + reduce
     u.zero_again = stack.zero_again
-    u.zero_exposed_f = _behind(u.zero_f, u.forward, stack.fsdp_hidden)
-    u.zero_exposed_b = _behind(u.zero_b, u.backward, stack.fsdp_hidden)
+    u.zero_exposed_f = behind(u.zero_f, u.forward, stack.fsdp_hidden)
+    u.zero_exposed_b = behind(u.zero_b, u.backward, stack.fsdp_hidden)
     u.forward = u.forward + u.zero_exposed_f
     u.backward = u.backward + u.zero_exposed_b
-
-
-def _behind(busy: Num, window: Num, hidden: float) -> Num:
-    """Exposed part of traffic of which `hidden` may run behind a window of compute, at a cost to that compute."""
-    covered = np.minimum(hidden * busy, window)
-    return busy - covered + calibration("software").value("overlap_slowdown") * covered
 
 
 def offload_layers(u: Unit, layout: Layout, pool: Pool, r: Replicas, training: Training) -> None:

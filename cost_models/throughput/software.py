@@ -23,6 +23,17 @@ FUSED_MOE_SINCE = "2026-06"
 """From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
 
 
+OVERLAP_SENDS_SINCE = "2023-06"
+"""Megatron-LM's --overlap-p2p-communication for interleaved schedules (core/pipeline_parallel/schedules.py)."""
+FLASH2_SINCE = "2023-07"
+"""Release of FlashAttention-2 (Dao, arXiv 2307.08691); fused kernels before it are of the first generation."""
+FSDP2_SINCE = "2026"
+"""From then on FSDP is taken to be fully_shard (FSDP2), whose prefetch hides as torchtitan's does, where a run does not say."""
+ASYNC_TP_SINCE = "2022"
+"""From then on Megatron-LM reduces the input gradient of a column-parallel layer behind its weight gradient (v3.0,
+core/tensor_parallel/layers.py: LinearWithGradAccumulationAndAsyncCommunication)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Software:
     """Resolved behaviour of one stack."""
@@ -49,6 +60,8 @@ class Software:
     """Part of the last backward that hides gradient reduction; 0: not overlapped."""
     gather_hidden: float
     """Part of the first forward that hides the distributed optimizer's parameter gather."""
+    weights_hide: bool
+    """The reduction of a column-parallel input gradient is started before the weight gradient's product and runs beside it."""
     send_hidden: bool
     """Pipeline sends run beside compute (Megatron with interleaving)."""
     step_seconds: float
@@ -64,6 +77,10 @@ class Software:
     """A recomputed forward gathers the weights once more, before backward does (DeepSpeed's hooks release them in between)."""
     quantise_bytes: float
     """HBM bytes to cast one 16-bit element to fp8."""
+    dequantise_bytes: float
+    """HBM bytes to turn one 4-bit weight into 16 bits."""
+    narrow_type: Literal["fp8", "fp4"]
+    """Type of the operands of quantised products."""
     fp8_factor: float
     """Rate of the fp8 recipe / rate of plain fp8."""
 
@@ -74,17 +91,17 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     name = _class(training)
     graphs = _graphs(training)
     era = "2025" if "" < training.date < FUSED_MOE_SINCE else "2026"
+    recipe = training.extra.get("fp8_recipe", "")
     launch = "2026" if "capacity_padded" in training.extra else era
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
-    hooked = choices.zero == 3 and name not in ("compiled", "xla")
-    hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if hooked else 0.0
+    hooks = _hooks(training, choices, name)
     adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") else 0.0
     made = Software(
         name=name,
         attention=attention_kernel(training, gpu),
-        host_forward_seconds=graphs * (table.value(f"host_forward_{name}") + hooks + adapters),
-        host_backward_seconds=graphs * (table.value(f"host_backward_{name}") + 2.0 * hooks + 2.0 * adapters),
+        host_forward_seconds=graphs * (table.value(f"host_forward_{name}") + hooks[0] + adapters),
+        host_backward_seconds=graphs * (table.value(f"host_backward_{name}") + hooks[1] + 2.0 * adapters),
         host_moe_forward_seconds=graphs * table.value(f"host_moe_forward_{launch}"),
         host_moe_backward_seconds=graphs * table.value(f"host_moe_backward_{launch}"),
         host_collective_seconds=graphs * table.value(f"host_collective_{name}"),
@@ -95,17 +112,43 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         fsdp_hidden=_fsdp_hidden(training),
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
-        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b"),
+        weights_hide=_weights_hide(training, name),
+        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b") and not "" < training.date < OVERLAP_SENDS_SINCE,
         step_seconds=table.value("host_step_seconds"),
         moe_memory_factor=table.value(f"moe_memory_{era}"),
         clamped_factor=table.value(f"clamped_{era}"),
         dispatch_once=_dispatch_once(training, name),
         zero_messages=table.value("zero3_messages_2021") if early_zero3(training) else 1.0,
         zero_again=early_zero3(training),
-        quantise_bytes=table.value("quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"),
-        fp8_factor=_fp8_factor(training),
+        quantise_bytes=table.value(_quantise(training, name)),
+        dequantise_bytes=table.value("dequantise_bytes_gptq" if training.extra.get("quantization") == "gptq" else "dequantise_bytes"),
+        narrow_type="fp4" if recipe == "nvfp4" else "fp8",
+        fp8_factor=table.value("mxfp8_factor") if recipe == "mxfp8" else 1.0,
     )
     return _override(made, training)
+
+
+def _quantise(training: Training, name: str) -> str:
+    """Name of the constant of the traffic of a cast to fp8."""
+    if name == "xla":
+        return "quantise_bytes_xla"
+    return "quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"
+
+
+def _weights_hide(training: Training, name: str) -> bool:
+    late = not "" < training.date < ASYNC_TP_SINCE
+    return late and training.framework == "megatron" and name in ("megatron_local", "megatron_te")
+
+
+def _hooks(training: Training, choices: Choices, name: str) -> tuple[float, float]:
+    """Host time of what sharding hooks into a layer, forward and backward."""
+    table = calibration("software")
+    if choices.zero == 3 and name not in ("compiled", "xla"):
+        once = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}")
+        return once, 2.0 * once
+    if choices.zero in (1, 2) and training.framework == "deepspeed" and training.method == "full":
+        return 0.0, table.value("host_zero2_deepspeed")
+    return 0.0, 0.0
 
 
 CLASSES = SWITCHES["class"].values
@@ -141,6 +184,8 @@ def attention_kernel(training: Training, gpu: Gpu) -> Kernel:
         return _KERNELS[given]
     if training.attention == "eager":
         return "eager"
+    if "" < training.date < FLASH2_SINCE:
+        return "triton"
     late = not training.date or training.date >= "2024"
     return "flash3" if training.framework == "megatron" and late and (gpu.compute_capability or 0.0) >= 9.0 else "flash2"
 
@@ -199,13 +244,8 @@ def _fsdp_hidden(training: Training) -> float:
     if early_zero3(training):
         return 0.0
     kind = training.framework if training.framework in ("torchtitan", "deepspeed") else "fsdp"
-    return table.value(f"fsdp_hidden_{'torchtitan' if training.framework == 'megatron' else kind}")
-
-
-def _fp8_factor(training: Training) -> float:
-    table = calibration("software")
-    recipe = training.extra.get("fp8_recipe", "")
-    return {"nvfp4": table.value("nvfp4_gain"), "mxfp8": table.value("mxfp8_factor")}.get(recipe, 1.0)
+    second = training.extra.get("fsdp_version") == "2" or not "" < training.date < FSDP2_SINCE
+    return table.value(f"fsdp_hidden_{'torchtitan' if training.framework == 'megatron' or kind == 'fsdp' and second else kind}")
 
 
 def _override(made: Software, training: Training) -> Software:

@@ -18,6 +18,7 @@ from cost_models.throughput.roofline import Rates, rates
 from cost_models.throughput.software import Software, software
 from cost_models.throughput.stagewise import Parts, decisive, flat, line, of_stages, parts, slowest
 from cost_models.throughput.terms import pipeline_terms, rerun, stage_terms, step_terms
+from cost_models.throughput.traffic import traffic
 from cost_models.throughput.unit import Context
 from cost_models.throughput.units import unit
 from hardware.calibration import calibration
@@ -100,6 +101,7 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
         imbalance=np.where(num(d.ep) > 1.0, uneven, 1.0),
         clamped=architecture.family == "gpt_oss",
         copies=1.0 if architecture.moe is None else float(architecture.moe.topk),
+        traffic=traffic(architecture, training, stack),
         act_bytes=4.0 if training.precision == "fp32" else 2.0,
         accumulate_bytes=2.0 * accumulated if fused else 2.0,
         add_bytes=0.0 if fused or layout.choices.zero == 3 else 2.0 + 2.0 * accumulated,

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from cost_models.layout import Choices
 from cost_models.numeric import Num
 from cost_models.throughput.collectives import Placed
 from cost_models.throughput.roofline import Rates
 from cost_models.throughput.software import Software
+from cost_models.throughput.traffic import Factors
 from cost_models.training import Training
+from hardware.calibration import calibration
 
 
 @dataclass(kw_only=True, slots=True)
@@ -91,8 +95,16 @@ class Context:
     """Experts of one token (top-k)."""
     clamped: bool
     """The gated unit clamps, scales and shifts its inputs (gpt-oss), which few kernels fuse."""
+    traffic: dict[str, Factors]
+    """Traffic of element-wise ops / that of fused kernels, by the last part of their name."""
     act_bytes: float
     accumulate_bytes: float
     """HBM bytes that a weight gradient moves per element of the weight, inside its product (fused accumulation)."""
     add_bytes: float
     """HBM bytes per trained parameter and micro-batch of a separate accumulation pass; 0 where it is fused."""
+
+
+def behind(busy: Num, window: Num, hidden: float) -> Num:
+    """Return the exposed part of traffic of which `hidden` may run behind a window of compute, at a cost to that compute."""
+    covered = np.minimum(hidden * busy, window)
+    return busy - covered + calibration("software").value("overlap_slowdown") * covered

@@ -6,25 +6,31 @@ Ops of like kind are added up before they are priced: HBM bytes and collective m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num
 from cost_models.op import Collective, Op
 from cost_models.throughput.collectives import collective_seconds, dispatch_seconds
 from cost_models.throughput.products import products
 from cost_models.throughput.roofline import memory_seconds
-from cost_models.throughput.unit import Unit
+from cost_models.throughput.unit import Unit, behind
 
 if TYPE_CHECKING:
+    from cost_models.throughput.traffic import Factors
     from cost_models.throughput.unit import Context
 
-POLICIES: dict[str, tuple[float, float]] = {"op": (0.5, 0.0), "SAVE_DOT_ONLY": (0.0, 1.0)}
+POLICIES: dict[str, tuple[float, float]] = {"op": (0.5, 0.0), "SAVE_DOT_ONLY": (0.0, 1.0), "SAVE_DOT_WITH_NO_BATCH_DIM": (0.0, 1.0)}
 """Selective recomputation by operator: which part of the products and of the attention cores runs again, beside all element-wise work.
 
-`op`: torchtitan saves attention and every second product (torchtitan/distributed/activation_checkpoint.py); `SAVE_DOT_ONLY`: Paxml.
+`op`: torchtitan saves attention and every second product (torchtitan/distributed/activation_checkpoint.py); `SAVE_DOT_…`: Paxml keeps the
+products of the linear layers.
 """
+
+
+Beside = Literal["nothing", "weights", "free"]
+"""What may run beside a message: nothing that it does not wait for, the weight gradients of its ops, or enough to hide it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,11 +39,13 @@ class _Sums:
 
     bytes: Num = 0.0
     kernels: float = 0.0
-    messages: dict[tuple[str, Collective, bool], tuple[Num, float]] = field(default_factory=dict)
-    """(group, collective, overlappable) -> bytes of all messages, and how many there are."""
+    messages: dict[tuple[str, Collective, Beside], tuple[Num, float]] = field(default_factory=dict)
+    """(group, collective, what runs beside) -> bytes of all messages, and how many there are."""
+    window: Num = 0.0
+    """Weight gradients that hide messages of kind `weights`."""
 
-    def message(self, group: str, kind: Collective, hidden: bool, size: Num, times: float) -> None:
-        key = (group, kind, hidden)
+    def message(self, group: str, kind: Collective, beside: Beside, size: Num, times: float) -> None:
+        key = (group, kind, beside)
         held, count = self.messages.get(key, (0.0, 0.0))
         self.messages[key] = (held + size * times, count + times)
 
@@ -53,15 +61,12 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         _parameters(u, op, c)
         rerun = bool(dropped.intersection(op.modules))
         load = c.imbalance if op.tokens_imbalance else 1.0
+        weights = u.gemm_w
         extra = products(u, op, c, load, rerun)
         loss = c.stack.loss_bytes / 14.0 if op.kind == "loss" else 1.0
-        plain = 1.0 if op.kind == "loss" else c.stack.memory_factor
-        if op.kind == "memory" and op.tokens_imbalance:
-            plain = plain * c.stack.moe_memory_factor
-        if c.clamped and op.name == "moe.activation":
-            plain = plain * c.stack.clamped_factor
+        plain, plain_backward = _traffic(op, c)
         forward.bytes = forward.bytes + op.bytes_moved * (loss * plain * load) + extra[0]
-        backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain * load) + extra[1]
+        backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain_backward * load) + extra[1]
         forward.kernels += op.kernels
         backward.kernels += 2.0 * op.kernels
         if rerun:
@@ -71,12 +76,16 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
             if comm.group not in c.groups:
                 continue
             size = comm.bytes * load
+            beside: Beside = "free" if comm.overlappable else "nothing"
             if comm.forward_times:
-                forward.message(comm.group, comm.kind, comm.overlappable, size, comm.forward_times)
+                forward.message(comm.group, comm.kind, beside, size, comm.forward_times)
                 if rerun:
-                    again.message(comm.group, comm.kind, comm.overlappable, size, comm.forward_times)
+                    again.message(comm.group, comm.kind, beside, size, comm.forward_times)
             if comm.backward is not None:
-                backward.message(comm.group, comm.backward, comm.overlappable, size, 1.0)
+                if comm.behind_weights and c.stack.weights_hide:
+                    beside = "weights"
+                    backward.window = backward.window + (u.gemm_w - weights)
+                backward.message(comm.group, comm.backward, beside, size, 1.0)
     if c.add_bytes:
         backward.bytes = backward.bytes + (u.trained_dense + u.trained_expert) * c.add_bytes
     u.memory_f = memory_seconds(c.rates, forward.bytes, forward.kernels)
@@ -91,6 +100,20 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     _communicate(u, c, forward, backward, again)
     _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None)
     return u
+
+
+def _traffic(op: Op, c: Context) -> Factors:
+    """Return the traffic of an op's element-wise work / that of fused kernels, forward and backward."""
+    if op.kind == "loss":
+        return 1.0, 1.0
+    if not op.tokens_imbalance:
+        return c.traffic.get(op.name.rpartition(".")[2], (c.stack.memory_factor, c.stack.memory_factor))
+    plain = c.stack.memory_factor
+    if op.kind == "memory":
+        plain = plain * c.stack.moe_memory_factor
+    if c.clamped and op.name == "moe.activation":
+        plain = plain * c.stack.clamped_factor
+    return plain, plain
 
 
 def _parameters(u: Unit, op: Op, c: Context) -> None:
@@ -129,7 +152,8 @@ def _communicate(u: Unit, c: Context, forward: _Sums, backward: _Sums, again: _S
 def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> tuple[Num, Num]:
     busy: Num = 0.0
     exposed: Num = 0.0
-    for (group, kind, free), (size, count) in sums.messages.items():
+    covered: Num = 0.0
+    for (group, kind, beside), (size, count) in sums.messages.items():
         if group not in groups:
             continue
         placed = c.groups[group]
@@ -138,8 +162,12 @@ def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> 
         else:
             seconds = collective_seconds(placed, kind, size) + placed.base_seconds * (count - 1.0)
         busy = busy + seconds
-        if not free:
+        if beside == "weights":
+            covered = covered + seconds
+        elif beside == "nothing":
             exposed = exposed + seconds * (1.0 - hidden)
+    if not nothing(covered):
+        exposed = exposed + behind(covered, sums.window, 1.0)
     return busy, exposed
 
 

@@ -103,6 +103,8 @@ class Setting(_Entry):
     method: str = ""
     sharding: str = ""
     """Without the group's size; empty: not stated."""
+    precision: str = ""
+    """In the words of the column."""
 
 
 class _Detail(Habits):
@@ -122,6 +124,7 @@ class _Detail(Habits):
     methods: tuple[str, ...] | None = None
     sharding: tuple[str, ...] | None = None
     """Holds only where the cell is one of these; "" is a blank cell."""
+    precisions: tuple[str, ...] | None = None
 
     def holds(self, framework: str, at: Setting) -> bool:
         """Tell whether the conditions are met."""
@@ -137,6 +140,7 @@ class _Detail(Habits):
             and self.method in (None, at.method)
             and (self.methods is None or at.method in self.methods)
             and (self.sharding is None or at.sharding in self.sharding)
+            and (self.precisions is None or at.precision in self.precisions)
         )
 
     @property
@@ -198,10 +202,12 @@ def tokenizer_vocab(tokenizer: str) -> int | None:
 def habits(framework: str, at: Setting) -> Habits | None:
     """Return the defaults of `framework` with what the overrides that hold `at` its row change; None for an unknown name.
 
-    An unnamed framework of a row with tensor or pipeline parallelism is taken for Megatron-LM.
+    An unnamed framework of a row with tensor or pipeline parallelism is taken for one that divides as Megatron-LM does, and fuses and
+    overlaps nothing.
     """
     table = _file().habits
     name = framework.lower() or "other"
+    unnamed = name == "other" and _named_in(at.detail.lower(), table) is None
     if name == "other":
         name = _named_in(at.detail.lower(), table) or ("megatron" if at.model_parallel else "other")
     host = name if name in _HOSTS else None
@@ -210,7 +216,7 @@ def habits(framework: str, at: Setting) -> Habits | None:
     if entry is None:
         return None
     changes: dict[str, Any] = {}
-    extra = dict(entry.extra)
+    extra = {**entry.extra, **({"class": "eager"} if unnamed else {})}
     for item in _file().detail:
         if item.holds(name, at):
             changes |= item.changes

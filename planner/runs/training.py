@@ -79,6 +79,7 @@ _FACTS = (
     "states",
     "autocast",
     "fsdp_mixed_precision",
+    "norm_kernel",
     "train_embeddings",
     "trainable",
     "other_adapter",
@@ -164,6 +165,8 @@ def switches(run: Run, said: Stated, habits: Habits) -> dict[str, str]:
         extra["fp8_recipe"] = "current"
     if said.facts.get("flash_attention") == "2":
         extra["attention_kernel"] = "flash2"
+    elif said.facts.get("flash_attention") == "1":
+        extra["attention_backend"] = "flash1"
     if run.precision.endswith("-mixed") and run.method in ("lora", "qlora"):
         extra["base_dtype"] = "fp32"
     context = said.integer("context_mib")
