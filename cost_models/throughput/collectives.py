@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.numeric import Num
+from cost_models.numeric import Num, num
 from hardware.calibration import calibration
 from hardware.units import show_gbit_per_second
 
@@ -173,15 +173,17 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
 
 
 def dispatch_seconds(p: Placed, message_bytes: Num, copies: float) -> Num:
-    """Return the seconds of an expert exchange that sends a token once to each server that holds one of its `copies` experts.
-
-    Of k servers a token with c copies visits k (1 − (1 − 1/k)^c), and the copies are made inside the server (DeepEP's normal kernels,
-    HybridEP; deepseek-ai/DeepEP README).
+    """Return the seconds of an expert exchange that sends a token once to each rank, and over the network once to each server, that
+    holds some of its `copies` experts (DeepEP's normal kernels, HybridEP; deepseek-ai/DeepEP README).
     """
-    alone = 1.0 - 1.0 / np.maximum(p.nodes, 2.0)
-    visited = p.nodes * (1.0 - np.exp2(copies * np.log2(alone)))
-    outside = message_bytes * p.network_exchange_seconds_per_byte * np.minimum(visited / copies, 1.0)
-    return np.maximum(message_bytes * p.exchange_seconds_per_byte, outside) + p.base_seconds
+    outside = p.network_exchange_seconds_per_byte * _visited(p.nodes, copies)
+    return message_bytes * np.maximum(p.exchange_seconds_per_byte * _visited(p.size, copies), outside) + p.base_seconds
+
+
+def _visited(places: Num, copies: float) -> Num:
+    """Of k places a token with c copies visits k (1 − (1 − 1/k)^c): the part of its copies that travel."""
+    alone = 1.0 - 1.0 / np.maximum(num(places), 2.0)
+    return np.minimum(num(places) * (1.0 - np.exp2(copies * np.log2(alone))) / copies, 1.0)
 
 
 def send_seconds(f: Fabric, span: Num, message_bytes: Num) -> Num:

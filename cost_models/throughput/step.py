@@ -100,6 +100,7 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
         imbalance=np.where(num(d.ep) > 1.0, uneven, 1.0),
         clamped=architecture.family == "gpt_oss",
         copies=1.0 if architecture.moe is None else float(architecture.moe.topk),
+        local_experts=0.0 if architecture.moe is None else architecture.moe.num_experts / num(d.ep),
         act_bytes=4.0 if training.precision == "fp32" else 2.0,
         accumulate_bytes=2.0 * accumulated if fused else 2.0,
         add_bytes=0.0 if fused or layout.choices.zero == 3 else 2.0 + 2.0 * accumulated,

@@ -80,6 +80,8 @@ class Context:
     """Load of the busiest expert rank / mean."""
     copies: float
     """Experts of one token (top-k)."""
+    local_experts: Num
+    """Routed experts of one rank."""
     clamped: bool
     """The gated unit clamps, scales and shifts its inputs (gpt-oss), which few kernels fuse."""
     act_bytes: float

@@ -16,6 +16,7 @@ from cost_models.throughput.collectives import collective_seconds, dispatch_seco
 from cost_models.throughput.products import products
 from cost_models.throughput.roofline import memory_seconds
 from cost_models.throughput.unit import Unit
+from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.throughput.unit import Context
@@ -57,9 +58,7 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         loss = c.stack.loss_bytes / 14.0 if op.kind == "loss" else 1.0
         plain = 1.0 if op.kind == "loss" else c.stack.memory_factor
         if op.kind == "memory" and op.tokens_imbalance:
-            plain = plain * c.stack.moe_memory_factor
-        if c.clamped and op.name == "moe.activation":
-            plain = plain * c.stack.clamped_factor
+            plain = plain * _expert_traffic(op, c)
         forward.bytes = forward.bytes + op.bytes_moved * (loss * plain * load) + extra[0]
         backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain * load) + extra[1]
         forward.kernels += op.kernels
@@ -93,6 +92,13 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     return u
 
 
+def _expert_traffic(op: Op, c: Context) -> float:
+    """Traffic of permutation or of the experts' activation / what the block counts, for the dispatcher and the kernels of the stack."""
+    if op.name != "moe.activation":
+        return c.stack.permute_factor
+    return c.stack.clamped_factor if c.clamped else c.stack.activation_factor
+
+
 def _parameters(u: Unit, op: Op, c: Context) -> None:
     frozen = c.training.method in ("lora", "qlora")
     for p in op.params:
@@ -111,8 +117,10 @@ def _communicate(u: Unit, c: Context, forward: _Sums, backward: _Sums, again: _S
     """Price the messages. The second gather for a weight gradient hides behind the input gradient's product."""
     u.tp_f, u.tp_exposed_f = _priced(c, forward, ("tp", "etp"), c.stack.tp_hidden)
     u.tp_b, u.tp_exposed_b = _priced(c, backward, ("tp", "etp"), c.stack.tp_hidden)
-    u.ep_f, u.ep_exposed_f = _priced(c, forward, ("ep",), c.stack.ep_hidden)
-    u.ep_b, u.ep_exposed_b = _priced(c, backward, ("ep",), c.stack.ep_hidden)
+    u.ep_f, _ = _priced(c, forward, ("ep",), 0.0)
+    u.ep_b, _ = _priced(c, backward, ("ep",), 0.0)
+    u.ep_exposed_f = _beside(u.ep_f, u.gemm_f + u.attention_f + u.memory_f, c.stack.ep_hidden)
+    u.ep_exposed_b = _beside(u.ep_b, u.gemm_b + u.gemm_w + u.attention_b + u.memory_b, c.stack.ep_hidden)
     rerun, exposed = _priced(c, again, ("tp", "etp"), c.stack.tp_hidden)
     u.again = u.again + exposed
     _, exposed = _priced(c, again, ("ep",), c.stack.ep_hidden)
@@ -124,6 +132,15 @@ def _communicate(u: Unit, c: Context, forward: _Sums, backward: _Sums, again: _S
         part = ring.moved
         u.cp_exposed_f = np.maximum(u.cp_f - u.attention_f * part, ring.base_seconds)
         u.cp_exposed_b = np.maximum(u.cp_b - u.attention_b * part, ring.base_seconds)
+
+
+def _beside(busy: Num, work: Num, hidden: float) -> Num:
+    """Exposed part of an expert exchange of which `hidden` may run beside the work of another micro-batch, which it slows down: it takes
+    multiprocessors from it (1F1B with all-to-all overlap)."""
+    if not hidden:
+        return busy
+    covered = np.minimum(hidden * busy, work)
+    return busy - covered + calibration("software").value("overlap_slowdown") * covered
 
 
 def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> tuple[Num, Num]:
@@ -159,8 +176,13 @@ def _settle(u: Unit, c: Context, *, moe: bool, calls: tuple[Num, Num] | None) ->
     backward = u.gemm_b + u.gemm_w + u.attention_b + u.memory_b + u.tp_exposed_b + u.cp_exposed_b + u.ep_exposed_b + u.again
     if calls is not None:
         s = c.stack
-        launch_f = s.host_forward_seconds + (s.host_moe_forward_seconds if moe else 0.0) + calls[0] * s.host_collective_seconds
-        launch_b = s.host_backward_seconds + (s.host_moe_backward_seconds if moe else 0.0) + calls[1] * s.host_collective_seconds
+        launch_f = s.host_forward_seconds + calls[0] * s.host_collective_seconds
+        launch_b = s.host_backward_seconds + calls[1] * s.host_collective_seconds
+        if moe:
+            launch_f = launch_f + (s.host_route_forward_seconds + c.local_experts * s.host_expert_forward_seconds)
+            launch_b = launch_b + (s.host_route_backward_seconds + c.local_experts * s.host_expert_backward_seconds)
+            if s.ep_hidden:
+                launch_f, launch_b = launch_f * s.host_overlap, launch_b * s.host_overlap
         u.host_f = np.maximum(launch_f - forward, 0.0)
         u.host_b = np.maximum(launch_b - backward, 0.0)
     u.forward = forward + u.host_f

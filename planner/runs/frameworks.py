@@ -74,6 +74,12 @@ class Habits(_Entry):
     """A padding mask is passed to the attention kernel."""
     activation_offload: float = 0.0
     """Part of the layer inputs that its checkpointing moves to the host."""
+    recompute_modules: tuple[str, ...] = ()
+    """Modules of selective recompute where a row names none; empty: the attention core."""
+    mtp: bool = False
+    """Its recipes train a multi-token-prediction module."""
+    pipeline_layouts: dict[str, str] = Field(default_factory=dict)
+    """Pipeline layout by number of chunks (pp × vpp), where a row does not state one."""
     expert_tp: int | None = None
     """Tensor parallel size of the experts where a row does not state it; None: as tp (Megatron-LM)."""
     data_parallel_only: bool = False
@@ -103,6 +109,9 @@ class Setting(_Entry):
     method: str = ""
     sharding: str = ""
     """Without the group's size; empty: not stated."""
+    model: str = ""
+    gpu: str = ""
+    precision: str = ""
 
 
 class _Detail(Habits):
@@ -122,6 +131,11 @@ class _Detail(Habits):
     methods: tuple[str, ...] | None = None
     sharding: tuple[str, ...] | None = None
     """Holds only where the cell is one of these; "" is a blank cell."""
+    models: str = ""
+    """Regular expression on the row's model."""
+    gpus: tuple[str, ...] = ()
+    """Holds only for cards whose names begin so."""
+    precisions: tuple[str, ...] = ()
 
     def holds(self, framework: str, at: Setting) -> bool:
         """Tell whether the conditions are met."""
@@ -137,6 +151,9 @@ class _Detail(Habits):
             and self.method in (None, at.method)
             and (self.methods is None or at.method in self.methods)
             and (self.sharding is None or at.sharding in self.sharding)
+            and (not self.models or re.search(self.models, at.model) is not None)
+            and (not self.gpus or at.gpu.startswith(self.gpus))
+            and (not self.precisions or at.precision in self.precisions)
         )
 
     @property
