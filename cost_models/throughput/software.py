@@ -78,6 +78,8 @@ class Software:
     """Traffic of the experts' gated unit / that of one kernel of its own."""
     clamped_factor: float
     """The same of a unit that clamps its inputs (gpt-oss)."""
+    synchronised: bool
+    """The host waits for the router's counts in every MoE layer (dropless routing with shapes on the host)."""
     fused_experts: bool
     """Grouped kernels apply the activation and cast its result, forward and backward."""
     dispatch_once: bool
@@ -128,6 +130,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         permute_factor=table.value(f"permute_{dispatcher}"),
         activation_factor=table.value("expert_activation_fused") if fused else 1.0,
         clamped_factor=table.value("clamped_fused" if fused else "clamped_separate"),
+        synchronised=not fused and training.extra.get("capacity_padded") != "yes" and training.extra.get("moe_dispatcher") not in _SYNC_FREE,
         fused_experts=fused,
         dispatch_once=dispatcher != "alltoall",
         zero_messages=table.value("zero3_messages_2021") if early_zero3(training) else 1.0,
@@ -208,6 +211,7 @@ def _dispatcher(training: Training, name: str) -> str:
     return "deepep" if name == "megatron_te" and (not training.date or training.date >= "2025-06") else "alltoall"
 
 
+_SYNC_FREE = ("MinimalAsyncEP",)
 _DISPATCHERS = {"deepep": "deepep", "flex": "deepep", "minimalasyncep": "deepep", "hybridep": "hybridep"}
 
 

@@ -34,6 +34,10 @@ class _Sums:
 
     bytes: Num = 0.0
     kernels: float = 0.0
+    routed_bytes: Num = 0.0
+    """Of `bytes`, those of work on routed tokens."""
+    routed_products: Num = 0.0
+    """Seconds of products on routed tokens."""
     messages: dict[tuple[str, Collective, bool], tuple[Num, float]] = field(default_factory=dict)
     """(group, collective, overlappable) -> bytes of all messages, and how many there are."""
 
@@ -54,6 +58,7 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         _parameters(u, op, c)
         rerun = bool(dropped.intersection(op.modules))
         load = c.imbalance if op.tokens_imbalance else 1.0
+        before = u.gemm_f
         extra = products(u, op, c, load, rerun)
         loss = c.stack.loss_bytes / 14.0 if op.kind == "loss" else 1.0
         plain = 1.0 if op.kind == "loss" else c.stack.memory_factor
@@ -61,6 +66,9 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
             plain = plain * _expert_traffic(op, c)
         forward.bytes = forward.bytes + op.bytes_moved * (loss * plain * load) + extra[0]
         backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain * load) + extra[1]
+        if op.tokens_imbalance:
+            forward.routed_bytes = forward.routed_bytes + op.bytes_moved * (plain * load) + extra[0]
+            forward.routed_products = forward.routed_products + (u.gemm_f - before)
         forward.kernels += op.kernels
         backward.kernels += 2.0 * op.kernels
         if rerun:
@@ -88,7 +96,8 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     if again.kernels:
         u.again = u.again + memory_seconds(c.rates, again.bytes, again.kernels)
     _communicate(u, c, forward, backward, again)
-    _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None)
+    routed = forward.routed_products + forward.routed_bytes / c.rates.hbm_bytes_per_second + u.ep_exposed_f
+    _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None, routed=routed)
     return u
 
 
@@ -169,21 +178,28 @@ def _calls(sums: _Sums, c: Context) -> Num:
     return total
 
 
-def _settle(u: Unit, c: Context, *, moe: bool, calls: tuple[Num, Num] | None) -> None:
+def _settle(u: Unit, c: Context, *, moe: bool, calls: tuple[Num, Num] | None, routed: Num) -> None:
     """Sum the exposed seconds; where the host takes longer to launch a layer (`calls` collectives in it) than the device to run it, the
-    device waits."""
+    device waits.
+
+    A host that waits for the router's counts cannot launch the work on routed tokens (`routed` seconds of the forward) while the device
+    is still at the attention before it, so that part has to keep up by itself. Backward knows the counts.
+    """
     forward = u.gemm_f + u.attention_f + u.memory_f + u.tp_exposed_f + u.cp_exposed_f + u.ep_exposed_f
     backward = u.gemm_b + u.gemm_w + u.attention_b + u.memory_b + u.tp_exposed_b + u.cp_exposed_b + u.ep_exposed_b + u.again
     if calls is not None:
         s = c.stack
         launch_f = s.host_forward_seconds + calls[0] * s.host_collective_seconds
         launch_b = s.host_backward_seconds + calls[1] * s.host_collective_seconds
+        late: Num = 0.0
         if moe:
-            launch_f = launch_f + (s.host_route_forward_seconds + c.local_experts * s.host_expert_forward_seconds)
-            launch_b = launch_b + (s.host_route_backward_seconds + c.local_experts * s.host_expert_backward_seconds)
-            if s.ep_hidden:
-                launch_f, launch_b = launch_f * s.host_overlap, launch_b * s.host_overlap
-        u.host_f = np.maximum(launch_f - forward, 0.0)
+            more = s.host_overlap if s.ep_hidden else 1.0
+            experts = (s.host_route_forward_seconds + c.local_experts * s.host_expert_forward_seconds) * more
+            launch_f = launch_f * more + experts
+            launch_b = (launch_b + s.host_route_backward_seconds + c.local_experts * s.host_expert_backward_seconds) * more
+            if s.synchronised:
+                late = np.maximum(experts - routed, 0.0)
+        u.host_f = np.maximum(np.maximum(launch_f - forward, 0.0), late)
         u.host_b = np.maximum(launch_b - backward, 0.0)
     u.forward = forward + u.host_f
     u.backward = backward + u.host_b

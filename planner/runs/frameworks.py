@@ -49,6 +49,8 @@ class Habits(_Entry):
     """Date before which nothing was sharded by default."""
     sequence_parallel_since: str = "9999"
     flash_since: str = "9999"
+    latent_flash_since: str = ""
+    """The same for latent attention (unlike head sizes of keys and values) on Blackwell; empty: as `flash_since`."""
     implementation: Implementation | None = None
     loss: Loss | None = None
     regime: str | None = None
