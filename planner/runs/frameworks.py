@@ -76,6 +76,8 @@ class Habits(_Entry):
     """A padding mask is passed to the attention kernel."""
     activation_offload: float = 0.0
     """Part of the layer inputs that its checkpointing moves to the host."""
+    offloaded_layers: int = 0
+    """Layers whose activations its recipe keeps in host memory (cpu_offloading_num_layers)."""
     recompute_modules: tuple[str, ...] = ()
     """Modules of selective recompute where a row names none; empty: the attention core."""
     mtp: bool = False

@@ -151,6 +151,8 @@ def _offload(run: Run, habits: Habits, recompute: str) -> tuple[Any, float]:
     """What of the states lives on the host, and the part of the layers whose activations do."""
     parts = [part for part in run.offload.split("+") if part and part != "none"]
     kept = habits.activation_offload if not run.offload and recompute == "full" else 0.0
+    if not run.offload and habits.offloaded_layers:
+        kept = min(1.0, habits.offloaded_layers / (run.layers or 1))
     for part in parts:
         name, _, value = part.partition(":")
         if name == "activations":
