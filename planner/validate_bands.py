@@ -3,7 +3,9 @@
 Rows of one source share its software, its machine and its care; repeats share a configuration. So a configuration counts once, a source
 counts by the square root of its configurations, and a band is widened (or narrowed) about its median until intervals of the other
 sources hold LEVEL of that weight: conformal prediction with the source as the unit (the scaled score of Romano et al. 2019, "Conformalized
-quantile regression"; leave-one-out as in Barber et al. 2021, "Predictive inference with the jackknife+").
+quantile regression"; leave-one-out as in Barber et al. 2021, "Predictive inference with the jackknife+"). A class of too few sources borrows
+the band of all classes, in which every source counts alike: which of them it will resemble is unknown, and that is what its band must say
+(Lee, Barber and Willett 2023, "Distribution-free inference with hierarchical data").
 """
 
 from __future__ import annotations
@@ -93,11 +95,12 @@ def layout_residuals(groups: Mapping[tuple[str, ...], Mapping[str, Sequence[tupl
     return made
 
 
-def weights(members: Sequence[Residual]) -> Array:
-    """Return the weight of each residual: a configuration counts once, a source by the square root of its configurations."""
+def weights(members: Sequence[Residual], *, alike: bool = False) -> Array:
+    """Return the weight of each residual: a configuration counts once, a source by the square root of its configurations; `alike`: once."""
     repeats = Counter((r.source, r.configuration) for r in members)
     distinct = Counter(source for source, _ in repeats)
-    return np.asarray([1.0 / repeats[r.source, r.configuration] / np.sqrt(distinct[r.source]) for r in members])
+    power = 1.0 if alike else 0.5
+    return np.asarray([1.0 / repeats[r.source, r.configuration] / distinct[r.source] ** power for r in members])
 
 
 def quantiles(values: Array, weight: Array, probabilities: Sequence[float]) -> Array:
@@ -108,9 +111,9 @@ def quantiles(values: Array, weight: Array, probabilities: Sequence[float]) -> A
     return np.asarray(np.interp(probabilities, at, ordered))
 
 
-def band_of(members: Sequence[Residual], meaning: str, origin: str, rows: str, *, widened: bool = True) -> Band:
-    """Return the band of a pool of residuals, as wide as left-out sources need, or as the rows are spread."""
-    values, weight = np.asarray([r.log for r in members]), weights(members)
+def band_of(members: Sequence[Residual], meaning: str, origin: str, rows: str, *, widened: bool = True, alike: bool = False) -> Band:
+    """Return the band of a pool of residuals, as wide as left-out sources need, or as the rows are spread; `alike` as in `weights`."""
+    values, weight = np.asarray([r.log for r in members]), weights(members, alike=alike)
     stated = quantiles(values, weight, PROBABILITIES)
     middle = stated[PROBABILITIES.index(0.5)]
     width = _width(members, values, weight) if widened else 1.0
@@ -152,14 +155,15 @@ def counted(words: str, members: Sequence[Residual]) -> str:
 
 
 def derive(members: Sequence[Residual], of: str, kind: PeakKind | None, meaning: str = "", origin: str = "") -> Band:
-    """Return the band of a class and kind of peak: of its own rows where they are of enough sources, else of the next wider pool."""
+    """Return the band of a class and kind of peak: of its own rows where they are of enough sources, else of the next wider pool, whose
+    sources count alike."""
     pools = [(f"rows of class {of}", [r for r in members if r.of == of and r.kind == kind])]
     if kind is not None:
         pools[0] = (f"{kind} peaks of class {of}", pools[0][1])
         pools.append((f"{kind} peaks of all classes", [r for r in members if r.kind == kind]))
     enough = [pool for pool in pools if len(pool[1]) >= FEWEST_ROWS and len({r.source for r in pool[1]}) >= FEWEST_SOURCES]
     words, picked = enough[0] if enough else ("all rows", list(members))
-    return band_of(picked, meaning, origin, counted(words, picked))
+    return band_of(picked, meaning, origin, counted(words, picked), alike=picked is not pools[0][1])
 
 
 def derive_fit(members: Sequence[Residual], of: MemoryClass, meaning: str = "", origin: str = "") -> Band:
