@@ -3,9 +3,9 @@
 Rows of one source share its software, its machine and its care; repeats share a configuration. So a configuration counts once, a source
 counts by the square root of its configurations, and a band is widened (or narrowed) about its median until intervals of the other
 sources hold LEVEL of that weight: conformal prediction with the source as the unit (the scaled score of Romano et al. 2019, "Conformalized
-quantile regression"; leave-one-out as in Barber et al. 2021, "Predictive inference with the jackknife+"). A class of too few sources borrows
-the band of all classes, in which every source counts alike: which of them it will resemble is unknown, and that is what its band must say
-(Lee, Barber and Willett 2023, "Distribution-free inference with hierarchical data").
+quantile regression"; leave-one-out as in Barber et al. 2021, "Predictive inference with the jackknife+"). A class of too few sources
+borrows the rows of all classes as they are spread: how well other classes foretell each other does not narrow its band, and its own rows
+may widen it.
 """
 
 from __future__ import annotations
@@ -95,12 +95,11 @@ def layout_residuals(groups: Mapping[tuple[str, ...], Mapping[str, Sequence[tupl
     return made
 
 
-def weights(members: Sequence[Residual], *, alike: bool = False) -> Array:
-    """Return the weight of each residual: a configuration counts once, a source by the square root of its configurations; `alike`: once."""
+def weights(members: Sequence[Residual]) -> Array:
+    """Return the weight of each residual: a configuration counts once, a source by the square root of its configurations."""
     repeats = Counter((r.source, r.configuration) for r in members)
     distinct = Counter(source for source, _ in repeats)
-    power = 1.0 if alike else 0.5
-    return np.asarray([1.0 / repeats[r.source, r.configuration] / distinct[r.source] ** power for r in members])
+    return np.asarray([1.0 / repeats[r.source, r.configuration] / np.sqrt(distinct[r.source]) for r in members])
 
 
 def quantiles(values: Array, weight: Array, probabilities: Sequence[float]) -> Array:
@@ -111,9 +110,9 @@ def quantiles(values: Array, weight: Array, probabilities: Sequence[float]) -> A
     return np.asarray(np.interp(probabilities, at, ordered))
 
 
-def band_of(members: Sequence[Residual], meaning: str, origin: str, rows: str, *, widened: bool = True, alike: bool = False) -> Band:
-    """Return the band of a pool of residuals, as wide as left-out sources need, or as the rows are spread; `alike` as in `weights`."""
-    values, weight = np.asarray([r.log for r in members]), weights(members, alike=alike)
+def band_of(members: Sequence[Residual], meaning: str, origin: str, rows: str, *, widened: bool = True) -> Band:
+    """Return the band of a pool of residuals, as wide as left-out sources need, or as the rows are spread."""
+    values, weight = np.asarray([r.log for r in members]), weights(members)
     stated = quantiles(values, weight, PROBABILITIES)
     middle = stated[PROBABILITIES.index(0.5)]
     width = _width(members, values, weight) if widened else 1.0
@@ -155,15 +154,26 @@ def counted(words: str, members: Sequence[Residual]) -> str:
 
 
 def derive(members: Sequence[Residual], of: str, kind: PeakKind | None, meaning: str = "", origin: str = "") -> Band:
-    """Return the band of a class and kind of peak: of its own rows where they are of enough sources, else of the next wider pool, whose
-    sources count alike."""
+    """Return the band of a class and kind of peak: of its own rows where they are of enough sources, else of the next wider pool and at
+    least as wide as its own rows are spread."""
     pools = [(f"rows of class {of}", [r for r in members if r.of == of and r.kind == kind])]
     if kind is not None:
         pools[0] = (f"{kind} peaks of class {of}", pools[0][1])
         pools.append((f"{kind} peaks of all classes", [r for r in members if r.kind == kind]))
     enough = [pool for pool in pools if len(pool[1]) >= FEWEST_ROWS and len({r.source for r in pool[1]}) >= FEWEST_SOURCES]
     words, picked = enough[0] if enough else ("all rows", list(members))
-    return band_of(picked, meaning, origin, counted(words, picked), alike=picked is not pools[0][1])
+    own = pools[0][1]
+    if picked is own:
+        return band_of(picked, meaning, origin, counted(words, picked))
+    borrowed = band_of(picked, meaning, origin, counted(words, picked), widened=False)
+    return _around(borrowed, band_of(own, "", "", "", widened=False)) if len(own) >= FEWEST_ROWS else borrowed
+
+
+def _around(band: Band, other: Band) -> Band:
+    """Return `band`, each quantile moved out to that of `other` where it lies further from the middle."""
+    pairs = zip(band.stated.values, other.stated.values, PROBABILITIES, strict=True)
+    wide = [min(a, b) if p < 0.5 else max(a, b) if p > 0.5 else a for a, b, p in pairs]
+    return Band(band.stated.model_copy(update={"values": _parted(wide)}))
 
 
 def derive_fit(members: Sequence[Residual], of: MemoryClass, meaning: str = "", origin: str = "") -> Band:
