@@ -28,6 +28,7 @@ SWITCHES = {
     "async_tp": "yes: torchtitan's asynchronous tensor parallelism, as overlap_tp",
     "recompute_policy": "op, SAVE_DOT_ONLY or save_qkv_proj: which operators recomputation keeps",
     "overlap_all": "no: nothing is overlapped",
+    "grouped_gemm": "one, each, fp8 or loop: how many products of the experts are launched",
     "moe_a2a_overlap": "yes or no: expert all-to-all behind other work",
     "moe_dispatcher": "deepep or hybridep (a token goes once to each server), alltoall or allgather",
     "capacity_padded": "yes: every expert gets as many tokens, so that the host need not wait for the router",
@@ -243,8 +244,9 @@ def _fused_experts(training: Training) -> bool:
 
 def _grouped(training: Training, name: str) -> str:
     """How the experts' products are launched: one kernel for all of them (torch's grouped_mm, compilers), one for each, or with casts."""
-    if name in ("compiled", "xla"):
-        return "one"
+    given = training.extra.get("grouped_gemm", "one" if name in ("compiled", "xla") else "")
+    if given:
+        return given
     if name == "hf":
         return "loop"
     return "fp8" if training.precision == "fp8" else "each"
