@@ -60,6 +60,17 @@ class Group:
     stride: Num
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routing:
+    """Where the experts of one token may sit."""
+
+    copies: float = 1.0
+    """Experts of one token (top-k)."""
+    groups: float = 1.0
+    """Groups of experts, of which a token's are in `topk_groups` at most."""
+    topk_groups: float = 1.0
+
+
 def links_assumed(pool: Pool) -> tuple[str, ...]:
     """Return a sentence for each rate that `fabric` takes because the pool states none; none where all are stated or not needed."""
     said = []
@@ -172,18 +183,29 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     return message_bytes * p.gather_seconds_per_byte + p.base_seconds
 
 
-def dispatch_seconds(p: Placed, message_bytes: Num, copies: float) -> Num:
+def dispatch_seconds(p: Placed, message_bytes: Num, routing: Routing) -> Num:
     """Return the seconds of an expert exchange that sends a token once to each rank, and over the network once to each server, that
-    holds some of its `copies` experts (DeepEP's normal kernels, HybridEP; deepseek-ai/DeepEP README).
+    holds some of its experts (DeepEP's normal kernels, HybridEP; deepseek-ai/DeepEP README).
     """
-    outside = p.network_exchange_seconds_per_byte * _visited(p.nodes, copies)
-    return message_bytes * np.maximum(p.exchange_seconds_per_byte * _visited(p.size, copies), outside) + p.base_seconds
+    outside = p.network_exchange_seconds_per_byte * _visited(p.nodes, routing)
+    return message_bytes * np.maximum(p.exchange_seconds_per_byte * _visited(p.size, routing), outside) + p.base_seconds
 
 
-def _visited(places: Num, copies: float) -> Num:
-    """Of k places a token with c copies visits k (1 − (1 − 1/k)^c): the part of its copies that travel."""
-    alone = 1.0 - 1.0 / np.maximum(num(places), 2.0)
-    return np.minimum(num(places) * (1.0 - np.exp2(copies * np.log2(alone))) / copies, 1.0)
+def _visited(places: Num, routing: Routing) -> Num:
+    """Part of a token's copies that travel: of k places a token with c copies visits k (1 − (1 − 1/k)^c).
+
+    Group-limited routing leaves it the places of the groups it chose: the chosen part where a group spans places, and where a place
+    holds several groups the chance that one of them is chosen.
+    """
+    k = num(places)
+    among = k
+    if routing.groups > 1.0:
+        missed: Num = 1.0
+        for i in range(int(routing.topk_groups)):
+            missed = missed * np.maximum((routing.groups - routing.groups / k - i) / (routing.groups - i), 0.0)
+        among = np.where(k >= routing.groups, k * (routing.topk_groups / routing.groups), k * (1.0 - missed))
+    alone = np.maximum(1.0 - 1.0 / np.maximum(among, 1.0), 1e-9)
+    return np.minimum(among * (1.0 - np.exp2(routing.copies * np.log2(alone))) / routing.copies, 1.0)
 
 
 def send_seconds(f: Fabric, span: Num, message_bytes: Num) -> Num:

@@ -38,6 +38,12 @@ SWITCHES = {
 """Switch -> values, read from `training.extra`."""
 
 
+EXPERT_HOOKS = 3.0 / 9.0
+"""Hooks of one expert's linear layers / those of a dense layer (seven linear layers and two norms)."""
+GROUPED_HF_SINCE = "2026"
+"""transformers 5 holds a layer's experts in one tensor and runs them with a grouped product; before, a loop ran one by one."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Software:
     """Resolved behaviour of one stack."""
@@ -101,12 +107,13 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     name = _class(training)
     dense, route, expert = _graphs(training)
     fused = _fused_experts(training)
-    dispatcher = _dispatcher(training, name)
     grouped = _grouped(training, name)
+    dispatcher = _dispatcher(training, name)
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
     hooked = choices.zero == 3 and name not in ("compiled", "xla")
     hooks = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}") if hooked else 0.0
+    each = hooks * EXPERT_HOOKS if grouped == "loop" else 0.0
     adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") else 0.0
     made = Software(
         name=name,
@@ -115,8 +122,8 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         host_backward_seconds=dense * (table.value(f"host_backward_{name}") + 2.0 * hooks + 2.0 * adapters),
         host_route_forward_seconds=route * table.value("host_route_forward"),
         host_route_backward_seconds=route * table.value("host_route_backward"),
-        host_expert_forward_seconds=expert * table.value(f"host_expert_forward_{grouped}"),
-        host_expert_backward_seconds=expert * table.value(f"host_expert_backward_{grouped}"),
+        host_expert_forward_seconds=expert * (table.value(f"host_expert_forward_{grouped}") + each),
+        host_expert_backward_seconds=expert * (table.value(f"host_expert_backward_{grouped}") + 2.0 * each),
         host_collective_seconds=dense * table.value(f"host_collective_{name}"),
         memory_factor=table.value(f"memory_factor_{name}"),
         loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),
@@ -131,7 +138,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         permute_factor=table.value(f"permute_{dispatcher}"),
         activation_factor=table.value("expert_activation_fused") if fused else 1.0,
         clamped_factor=table.value("clamped_fused" if fused else "clamped_separate"),
-        synchronised=not fused and training.extra.get("capacity_padded") != "yes" and training.extra.get("moe_dispatcher") not in _SYNC_FREE,
+        synchronised=not fused and _dynamic(training),
         fused_experts=fused,
         dispatch_once=dispatcher != "alltoall",
         zero_messages=table.value("zero3_messages_2021") if early_zero3(training) else 1.0,
@@ -216,6 +223,11 @@ _SYNC_FREE = ("MinimalAsyncEP",)
 _DISPATCHERS = {"deepep": "deepep", "flex": "deepep", "minimalasyncep": "deepep", "hybridep": "hybridep"}
 
 
+def _dynamic(training: Training) -> bool:
+    """Shapes follow the router's counts, which the host has to read: not with padded capacity or a dispatcher that needs no host."""
+    return training.extra.get("capacity_padded") != "yes" and training.extra.get("moe_dispatcher") not in _SYNC_FREE
+
+
 def _graphs(training: Training) -> tuple[float, float, float]:
     """Part of the host time that CUDA graphs leave: of attention and dense layers, of routing, of the experts.
 
@@ -248,7 +260,7 @@ def _grouped(training: Training, name: str) -> str:
     if given:
         return given
     if name == "hf":
-        return "loop"
+        return "loop" if "" < training.date < GROUPED_HF_SINCE else "one"
     return "fp8" if training.precision == "fp8" else "each"
 
 

@@ -160,7 +160,7 @@ def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> 
             continue
         placed = c.groups[group]
         if kind == "all_to_all" and c.stack.dispatch_once:
-            seconds = dispatch_seconds(placed, size, c.copies) + placed.base_seconds * (count - 1.0)
+            seconds = dispatch_seconds(placed, size, c.routing) + placed.base_seconds * (count - 1.0)
         else:
             seconds = collective_seconds(placed, kind, size) + placed.base_seconds * (count - 1.0)
         busy = busy + seconds

@@ -80,6 +80,8 @@ class Habits(_Entry):
     """Layers whose activations its recipe keeps in host memory (cpu_offloading_num_layers)."""
     recompute_modules: tuple[str, ...] = ()
     """Modules of selective recompute where a row names none; empty: the attention core."""
+    balanced_routing: bool = False
+    """Its recipes force the router to balance its load."""
     mtp: bool = False
     """Its recipes train a multi-token-prediction module."""
     pipeline_layouts: dict[str, str] = Field(default_factory=dict)

@@ -117,7 +117,7 @@ def training(run: Run, said: Stated, habits: Habits, gpu: Gpu, shape: Architectu
         "padding_mask": habits.padding,
         "vocab_multiple": said.argument("make-vocab-size-divisible-by") or habits.vocab_multiple,
         "mtp": habits.mtp or said.says("mtp") or said.argument("mtp-num-layers") is not None,
-        "balanced_routing": said.facts.get("routing") == "balanced",
+        "balanced_routing": said.facts.get("routing", "balanced" if habits.balanced_routing else "") == "balanced",
         "implementation": "megatron-unfused" if said.arguments.get("transformer-impl") == "local" else habits.implementation,
         "dropout": _dropout(run, said, habits, shape),
         "extra": switches(run, said, habits),
