@@ -37,12 +37,13 @@ SWITCHES: dict[str, Switch] = {
     "attention_kernel": Switch(
         sentence="attention as torch calls it, for what is saved for backward", values=("eager", "sdpa", "flash2", "mem_eff")
     ),
-    "cuda_graphs": Switch(sentence="full iteration, or the modules that are captured", values=("full", *GRAPHS), several=True),
+    "cuda_graphs": Switch(sentence="full iteration, whole layers, or the modules that are captured", values=("full", "layers", *GRAPHS), several=True),
     "overlap_all": Switch(sentence="no: no traffic hides behind compute", values=("no",)),
     "overlap_grad_reduce": Switch(sentence="gradient reduction behind backward", values=ON_OFF),
     "overlap_param_gather": Switch(sentence="parameter gather of the distributed optimizer behind forward", values=ON_OFF),
     "overlap_tp": Switch(sentence="tensor parallel collectives behind GEMMs", values=ON_OFF),
     "async_tp": Switch(sentence="torchtitan's asynchronous tensor parallelism", values=ON_OFF),
+    "grouped_gemm": Switch(sentence="how many products of the experts are launched", values=("one", "each", "fp8", "loop")),
     "moe_a2a_overlap": Switch(sentence="expert all-to-all behind other work", values=ON_OFF),
     "moe_dispatcher": Switch(
         sentence="deepep, hybridep and flex send a token once to each server, the others once for each expert",

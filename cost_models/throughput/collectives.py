@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.numeric import Num
+from cost_models.numeric import Num, num
 from hardware.calibration import calibration
 from hardware.units import show_gbit_per_second
 
@@ -58,6 +58,17 @@ class Group:
 
     size: Num
     stride: Num
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routing:
+    """Where the experts of one token may sit."""
+
+    copies: float = 1.0
+    """Experts of one token (top-k)."""
+    groups: float = 1.0
+    """Groups of experts, of which a token's are in `topk_groups` at most."""
+    topk_groups: float = 1.0
 
 
 def links_assumed(pool: Pool) -> tuple[str, ...]:
@@ -172,16 +183,29 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     return message_bytes * p.gather_seconds_per_byte + p.base_seconds
 
 
-def dispatch_seconds(p: Placed, message_bytes: Num, copies: float) -> Num:
-    """Return the seconds of an expert exchange that sends a token once to each server that holds one of its `copies` experts.
-
-    Of k servers a token with c copies visits k (1 − (1 − 1/k)^c), and the copies are made inside the server (DeepEP's normal kernels,
-    HybridEP; deepseek-ai/DeepEP README).
+def dispatch_seconds(p: Placed, message_bytes: Num, routing: Routing) -> Num:
+    """Return the seconds of an expert exchange that sends a token once to each rank, and over the network once to each server, that
+    holds some of its experts (DeepEP's normal kernels, HybridEP; deepseek-ai/DeepEP README).
     """
-    alone = 1.0 - 1.0 / np.maximum(p.nodes, 2.0)
-    visited = p.nodes * (1.0 - np.exp2(copies * np.log2(alone)))
-    outside = message_bytes * p.network_exchange_seconds_per_byte * np.minimum(visited / copies, 1.0)
-    return np.maximum(message_bytes * p.exchange_seconds_per_byte, outside) + p.base_seconds
+    outside = p.network_exchange_seconds_per_byte * _visited(p.nodes, routing)
+    return message_bytes * np.maximum(p.exchange_seconds_per_byte * _visited(p.size, routing), outside) + p.base_seconds
+
+
+def _visited(places: Num, routing: Routing) -> Num:
+    """Part of a token's copies that travel: of k places a token with c copies visits k (1 − (1 − 1/k)^c).
+
+    Group-limited routing leaves it the places of the groups it chose: the chosen part where a group spans places, and where a place
+    holds several groups the chance that one of them is chosen.
+    """
+    k = num(places)
+    among = k
+    if routing.groups > 1.0:
+        missed: Num = 1.0
+        for i in range(int(routing.topk_groups)):
+            missed = missed * np.maximum((routing.groups - routing.groups / k - i) / (routing.groups - i), 0.0)
+        among = np.where(k >= routing.groups, k * (routing.topk_groups / routing.groups), k * (1.0 - missed))
+    alone = np.maximum(1.0 - 1.0 / np.maximum(among, 1.0), 1e-9)
+    return np.minimum(among * (1.0 - np.exp2(routing.copies * np.log2(alone))) / routing.copies, 1.0)
 
 
 def send_seconds(f: Fabric, span: Num, message_bytes: Num) -> Num:

@@ -47,8 +47,10 @@ def products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num, 
             u.again_products = u.again_products + seconds
         if not wide and not adapted:
             cast = c.stack.quantise_bytes * (1.0 if trained else FROZEN_CAST)
-            more_f = more_f + cast * (m * g.k * g.count)
-            more_b = more_b + cast * (m * g.n * g.count)
+            if not (c.stack.fused_experts and op.name == "moe.down"):
+                more_f = more_f + cast * (m * g.k * g.count)
+            if not (c.stack.fused_experts and op.name == "moe.up"):
+                more_b = more_b + cast * (m * g.n * g.count)
         if adapted:
             traffic = _adapter_bytes(g, m, c)
             more_f, more_b = more_f + traffic[0], more_b + traffic[1]

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 Kernel = Literal["eager", "triton", "flash2", "flash3"]
 
-FUSED_MOE_SINCE = "2026-06"
-"""From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
+EXPERT_HOOKS = 3.0 / 9.0
+"""Hooks of one expert's linear layers / those of a dense layer (seven linear layers and two norms)."""
+GROUPED_HF_SINCE = "2026"
+"""transformers 5 holds a layer's experts in one tensor and runs them with a grouped product; before, a loop ran one by one."""
 
 
 OVERLAP_SENDS_SINCE = "2023-06"
@@ -44,9 +46,12 @@ class Software:
     host_forward_seconds: float
     """Launch of one layer's forward."""
     host_backward_seconds: float
-    host_moe_forward_seconds: float
-    """Beside it, the routed part of an MoE layer."""
-    host_moe_backward_seconds: float
+    host_route_forward_seconds: float
+    """Beside it, router, preprocessing, permutation and exchange of an MoE layer."""
+    host_route_backward_seconds: float
+    host_expert_forward_seconds: float
+    """And each local expert: its products, and the casts of their operands under fp8."""
+    host_expert_backward_seconds: float
     host_collective_seconds: float
     """Launch of one collective."""
     memory_factor: float
@@ -55,6 +60,9 @@ class Software:
     """HBM bytes per logit and pass of the cross entropy."""
     tp_hidden: float
     ep_hidden: float
+    """Part of the expert exchange that may run beside another micro-batch; 0: not overlapped."""
+    host_overlap: float
+    """Host time of the schedule that overlaps it / of one pass after the other."""
     fsdp_hidden: float
     grad_hidden: float
     """Part of the last backward that hides gradient reduction; 0: not overlapped."""
@@ -65,10 +73,16 @@ class Software:
     send_hidden: bool
     """Pipeline sends run beside compute (Megatron with interleaving)."""
     step_seconds: float
-    moe_memory_factor: float
-    """Traffic of token permutation and expert activations / traffic of fused kernels."""
+    permute_factor: float
+    """Traffic of permuting tokens to and from the experts / that of a copy on each side of the exchange."""
+    activation_factor: float
+    """Traffic of the experts' gated unit / that of one kernel of its own."""
     clamped_factor: float
-    """Traffic of a clamped gated unit / traffic of a fused one."""
+    """The same of a unit that clamps its inputs (gpt-oss)."""
+    synchronised: bool
+    """The host waits for the router's counts in every MoE layer (dropless routing with shapes on the host)."""
+    fused_experts: bool
+    """Grouped kernels apply the activation and cast its result, forward and backward."""
     dispatch_once: bool
     """Expert exchange sends a token once to each server (DeepEP, HybridEP) and not once for each expert."""
     zero_messages: float
@@ -89,35 +103,43 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     """Return the behaviour of the stack of `training` on `gpu`."""
     table = calibration("software")
     name = _class(training)
-    graphs = _graphs(training)
-    era = "2025" if "" < training.date < FUSED_MOE_SINCE else "2026"
+    dense, route, expert = _graphs(training)
+    fused = _fused_experts(training)
+    grouped = _grouped(training, name)
+    dispatcher = _dispatcher(training, name)
     recipe = training.extra.get("fp8_recipe", "")
-    launch = "2026" if "capacity_padded" in training.extra else era
     modern = name == "megatron_te"
     overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
     hooks = _hooks(training, choices, name)
+    each = tuple(h * EXPERT_HOOKS if grouped == "loop" else 0.0 for h in hooks)
     adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") else 0.0
     made = Software(
         name=name,
         attention=attention_kernel(training, gpu),
-        host_forward_seconds=graphs * (table.value(f"host_forward_{name}") + hooks[0] + adapters),
-        host_backward_seconds=graphs * (table.value(f"host_backward_{name}") + hooks[1] + 2.0 * adapters),
-        host_moe_forward_seconds=graphs * table.value(f"host_moe_forward_{launch}"),
-        host_moe_backward_seconds=graphs * table.value(f"host_moe_backward_{launch}"),
-        host_collective_seconds=graphs * table.value(f"host_collective_{name}"),
+        host_forward_seconds=dense * (table.value(f"host_forward_{name}") + hooks[0] + adapters),
+        host_backward_seconds=dense * (table.value(f"host_backward_{name}") + hooks[1] + 2.0 * adapters),
+        host_route_forward_seconds=route * table.value("host_route_forward"),
+        host_route_backward_seconds=route * table.value("host_route_backward"),
+        host_expert_forward_seconds=expert * (table.value(f"host_expert_forward_{grouped}") + each[0]),
+        host_expert_backward_seconds=expert * (table.value(f"host_expert_backward_{grouped}") + each[1]),
+        host_collective_seconds=dense * table.value(f"host_collective_{name}"),
         memory_factor=table.value(f"memory_factor_{name}"),
         loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),
         tp_hidden=0.0,
         ep_hidden=0.0,
+        host_overlap=table.value("host_overlap"),
         fsdp_hidden=_fsdp_hidden(training),
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
         weights_hide=_weights_hide(training, name),
         send_hidden=modern and choices.schedule not in ("gpipe", "1f1b") and not "" < training.date < OVERLAP_SENDS_SINCE,
         step_seconds=table.value("host_step_seconds"),
-        moe_memory_factor=table.value(f"moe_memory_{era}"),
-        clamped_factor=table.value(f"clamped_{era}"),
-        dispatch_once=_dispatch_once(training, name),
+        permute_factor=table.value(f"permute_{dispatcher}"),
+        activation_factor=table.value("expert_activation_fused") if fused else 1.0,
+        clamped_factor=table.value("clamped_fused" if fused else "clamped_separate"),
+        synchronised=not fused and _dynamic(training),
+        fused_experts=fused,
+        dispatch_once=dispatcher != "alltoall",
         zero_messages=table.value("zero3_messages_2021") if early_zero3(training) else 1.0,
         zero_again=early_zero3(training),
         quantise_bytes=table.value(_quantise(training, name)),
@@ -215,23 +237,57 @@ def loss_kernel(training: Training, name: str) -> str:
     return "chunked" if training.framework == "litgpt" else "eager"
 
 
-def _dispatch_once(training: Training, name: str) -> bool:
-    """Megatron's flex dispatcher (DeepEP from 2025, HybridEP) unless the run names another one."""
+def _dispatcher(training: Training, name: str) -> str:
+    """Megatron's flex dispatcher (DeepEP from 2025, HybridEP on NVL72) unless the run names another one."""
     given = training.extra.get("moe_dispatcher", "").lower()
     if given:
-        return given in ("deepep", "hybridep", "flex", "minimalasyncep")
-    return name == "megatron_te" and (not training.date or training.date >= "2025-06")
+        return _DISPATCHERS.get(given, "alltoall")
+    return "deepep" if name == "megatron_te" and (not training.date or training.date >= "2025-06") else "alltoall"
 
 
-def _graphs(training: Training) -> float:
-    """Part of the host time that is left."""
+_SYNC_FREE = ("MinimalAsyncEP",)
+_DISPATCHERS = {"deepep": "deepep", "flex": "deepep", "minimalasyncep": "deepep", "hybridep": "hybridep"}
+
+
+def _dynamic(training: Training) -> bool:
+    """Shapes follow the router's counts, which the host has to read: not with padded capacity or a dispatcher that needs no host."""
+    return training.extra.get("capacity_padded") != "yes" and training.extra.get("moe_dispatcher") not in _SYNC_FREE
+
+
+def _graphs(training: Training) -> tuple[float, float, float]:
+    """Part of the host time that CUDA graphs leave: of attention and dense layers, of routing, of the experts.
+
+    Captured are the whole iteration, whole layers (which needs static shapes), or the scopes named: `attn` (with the shared expert),
+    and `moe_router` with `moe_preprocess`; permutation, exchange and the experts' products have dynamic shapes and stay outside
+    (Yan et al. 2026, arXiv 2603.07685, section 4.3.6).
+    """
     table = calibration("software")
     given = training.extra.get("cuda_graphs", "full" if training.cuda_graphs else "")
     if not given:
-        return 1.0
+        return 1.0, 1.0, 1.0
     if given == "full":
-        return table.value("graph_full")
-    return table.value("graph_attention") if "attn" in given else table.value("graph_router")
+        return (table.value("graph_full"),) * 3
+    if given == "layers":
+        return (table.value("graph_layer"),) * 3
+    route = table.value("graph_router") if "moe_router" in given else 1.0
+    return table.value("graph_layer") if "attn" in given else 1.0, route, 1.0
+
+
+def _fused_experts(training: Training) -> bool:
+    """Capturing the whole iteration of an MoE model takes grouped kernels that read their shapes on the device; those fuse the
+    activation, its cast and the padding (Megatron core's full_iteration with use_transformer_engine_op_fuser)."""
+    given = training.extra.get("cuda_graphs", "full" if training.cuda_graphs else "")
+    return training.framework == "megatron" and given == "full"
+
+
+def _grouped(training: Training, name: str) -> str:
+    """How the experts' products are launched: one kernel for all of them (torch's grouped_mm, compilers), one for each, or with casts."""
+    given = training.extra.get("grouped_gemm", "one" if name in ("compiled", "xla") else "")
+    if given:
+        return given
+    if name == "hf":
+        return "loop" if "" < training.date < GROUPED_HF_SINCE else "one"
+    return "fp8" if training.precision == "fp8" else "each"
 
 
 def early_zero3(training: Training) -> bool:

@@ -12,7 +12,7 @@ from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term
 from cost_models.numeric import Num, num
 from cost_models.result import TimeCost
-from cost_models.throughput.collectives import Fabric, Group, Placed, fabric, place, send_seconds
+from cost_models.throughput.collectives import Fabric, Group, Placed, Routing, fabric, place, send_seconds
 from cost_models.throughput.replicas import Replicas, offload_layers, replicas, synchronise, update, zero3
 from cost_models.throughput.roofline import Rates, rates
 from cost_models.throughput.software import Software, software
@@ -100,12 +100,20 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
         groups=groups,
         imbalance=np.where(num(d.ep) > 1.0, uneven, 1.0),
         clamped=architecture.family == "gpt_oss",
-        copies=1.0 if architecture.moe is None else float(architecture.moe.topk),
+        routing=_routing(architecture),
+        local_experts=0.0 if architecture.moe is None else architecture.moe.num_experts / num(d.ep),
         traffic=traffic(architecture, training, stack),
         act_bytes=4.0 if training.precision == "fp32" else 2.0,
         accumulate_bytes=2.0 * accumulated if fused else 2.0,
         add_bytes=0.0 if fused or layout.choices.zero == 3 else 2.0 + 2.0 * accumulated,
     )
+
+
+def _routing(architecture: Architecture) -> Routing:
+    m = architecture.moe
+    if m is None:
+        return Routing()
+    return Routing(copies=float(m.topk), groups=float(m.groups), topk_groups=float(m.topk_groups))
 
 
 def _parts(

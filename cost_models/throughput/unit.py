@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.layout import Choices
 from cost_models.numeric import Num
-from cost_models.throughput.collectives import Placed
+from cost_models.throughput.collectives import Placed, Routing
 from cost_models.throughput.roofline import Rates
 from cost_models.throughput.software import Software
 from cost_models.throughput.traffic import Factors
@@ -91,8 +91,9 @@ class Context:
     """tp, cp, ep, etp; groups that are 1 in every layout are left out."""
     imbalance: Num
     """Load of the busiest expert rank / mean."""
-    copies: float
-    """Experts of one token (top-k)."""
+    routing: Routing
+    local_experts: Num
+    """Routed experts of one rank."""
     clamped: bool
     """The gated unit clamps, scales and shifts its inputs (gpt-oss), which few kernels fuse."""
     traffic: dict[str, Factors]

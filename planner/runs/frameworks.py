@@ -49,6 +49,8 @@ class Habits(_Entry):
     """Date before which nothing was sharded by default."""
     sequence_parallel_since: str = "9999"
     flash_since: str = "9999"
+    latent_flash_since: str = ""
+    """The same for latent attention (unlike head sizes of keys and values) on Blackwell; empty: as `flash_since`."""
     implementation: Implementation | None = None
     loss: Loss | None = None
     regime: str | None = None
@@ -74,6 +76,16 @@ class Habits(_Entry):
     """A padding mask is passed to the attention kernel."""
     activation_offload: float = 0.0
     """Part of the layer inputs that its checkpointing moves to the host."""
+    offloaded_layers: int = 0
+    """Layers whose activations its recipe keeps in host memory (cpu_offloading_num_layers)."""
+    recompute_modules: tuple[str, ...] = ()
+    """Modules of selective recompute where a row names none; empty: the attention core."""
+    balanced_routing: bool = False
+    """Its recipes force the router to balance its load."""
+    mtp: bool = False
+    """Its recipes train a multi-token-prediction module."""
+    pipeline_layouts: dict[str, str] = Field(default_factory=dict)
+    """Pipeline layout by number of chunks (pp × vpp), where a row does not state one."""
     expert_tp: int | None = None
     """Tensor parallel size of the experts where a row does not state it; None: as tp (Megatron-LM)."""
     data_parallel_only: bool = False
@@ -103,6 +115,8 @@ class Setting(_Entry):
     method: str = ""
     sharding: str = ""
     """Without the group's size; empty: not stated."""
+    model: str = ""
+    gpu: str = ""
     precision: str = ""
     """In the words of the column."""
 
@@ -124,6 +138,10 @@ class _Detail(Habits):
     methods: tuple[str, ...] | None = None
     sharding: tuple[str, ...] | None = None
     """Holds only where the cell is one of these; "" is a blank cell."""
+    models: str = ""
+    """Regular expression on the row's model."""
+    gpus: tuple[str, ...] = ()
+    """Holds only for cards whose names begin so."""
     precisions: tuple[str, ...] | None = None
 
     def holds(self, framework: str, at: Setting) -> bool:
@@ -140,6 +158,8 @@ class _Detail(Habits):
             and self.method in (None, at.method)
             and (self.methods is None or at.method in self.methods)
             and (self.sharding is None or at.sharding in self.sharding)
+            and (not self.models or re.search(self.models, at.model) is not None)
+            and (not self.gpus or at.gpu.startswith(self.gpus))
             and (self.precisions is None or at.precision in self.precisions)
         )
 

@@ -49,7 +49,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
     """Return the layout that `run` states."""
     assert run.tp is not None and run.pp is not None and run.micro_batch is not None and run.layers is not None
     dp = data_parallel(run, assumed)
-    vpp, held = held_layers(run, said, assumed)
+    vpp, held = held_layers(run, said, habits.pipeline_layouts, assumed)
     zero, group = _sharding(run, said, habits, dp, assumed)
     recompute, modules, depth = _recompute(run, said, habits, zero, dp, assumed)
     offload, kept = _offload(run, habits, recompute)
@@ -136,21 +136,23 @@ def _recompute(run: Run, said: Stated, habits: Habits, zero: Zero, dp: int, assu
     depth = said.integer("recompute_layers") or 0
     if depth and mode != "none":
         return "full", ("core_attn",), min(depth, per_stage)
-    return mode, modules_of(said), -1
+    return mode, modules_of(said, habits.recompute_modules), -1
 
 
-def modules_of(said: Stated) -> tuple[str, ...]:
-    """Return the modules that `selective` recomputes; the attention core where none are named."""
+def modules_of(said: Stated, usual: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the modules that `selective` recomputes; where none are named those of the recipe (`usual`), else the attention core."""
     text = said.facts.get("recompute_modules") or said.arguments.get("recompute-modules", "")
     words = re.split(r"[\s,+]+", text.strip())
     known = tuple(dict.fromkeys(MODULES[word] for word in words if word in MODULES))
-    return known or ("core_attn",)
+    return known or usual or ("core_attn",)
 
 
 def _offload(run: Run, habits: Habits, recompute: str) -> tuple[Any, float]:
     """What of the states lives on the host, and the part of the layers whose activations do."""
     parts = [part for part in run.offload.split("+") if part and part != "none"]
     kept = habits.activation_offload if not run.offload and recompute == "full" else 0.0
+    if not run.offload and habits.offloaded_layers:
+        kept = min(1.0, habits.offloaded_layers / (run.layers or 1))
     for part in parts:
         name, _, value = part.partition(":")
         if name == "activations":

@@ -151,6 +151,8 @@ def _habits(run: Run) -> Habits:
         model_parallel=parallel,
         method=run.method,
         sharding=run.sharding.partition(":")[0],
+        model=run.model,
+        gpu=run.gpu,
         precision=run.precision,
     )
     known = habits(run.framework, setting)
