@@ -13,6 +13,7 @@ from planner.case import Case
 from planner.defaults import first_framework
 from planner.evaluate import plan
 from planner.misses import miss_of
+from planner.over_software import SoftwareBand, over_software
 from planner.plan import Broken, NearMiss, Plan
 from planner.rules import broken
 from planner.rules.frameworks import SEARCHED, SUPPORT
@@ -35,6 +36,8 @@ class Assessment:
     near_miss: NearMiss | None = None
     """What the plan lacks where its verdict is `no` or `tight`."""
     assumed: tuple[str, ...] = ()
+    software: SoftwareBand | None = None
+    """Where the request says that the software is unknown: then the plan's step time is that of one of many."""
 
 
 def assess(resolved: Resolved) -> Assessment:
@@ -56,7 +59,9 @@ def assess(resolved: Resolved) -> Assessment:
         return Assessment(case=case, layout=layout, plan=None, broken=laws, assumed=assumed)
     made = plan(case, layout)
     miss = None if made.fits else miss_of(made, case.host_limit_bytes)
-    return Assessment(case=case, layout=layout, plan=made, near_miss=miss, assumed=assumed)
+    unknown = asked is not None and asked.framework == "unknown"
+    band = over_software(resolved, layout) if unknown else None
+    return Assessment(case=case, layout=layout, plan=made, near_miss=miss, assumed=assumed, software=band)
 
 
 def _stage_laws(case: Case, layout: Layout) -> list[Broken]:

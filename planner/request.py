@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cost_models.architecture import Architecture
 from cost_models.catalog import resolve as resolve_model
 from cost_models.layout import OffloadTarget, Recompute, ScheduleName, Zero
+from cost_models.switches import switch_problems
 from cost_models.throughput.collectives import links_assumed
 from cost_models.training import Attention, Framework, Implementation, Loss, Method, Optimizer, Training, TrainPrecision
 from hardware.cluster import parse_cluster
@@ -27,6 +28,7 @@ from planner.wish import Objective, Wish, WishFlag, parse_wishes
 MAX_DEGREE = 10**6
 MAX_BATCH = 10**8
 MAX_SEQUENCE = 10**9
+DATE = r"^\d{4}(-\d{2}(-\d{2})?)?$"
 PADDED_TOKENS = 64
 """The longest sample is padded to a multiple of this, so that tensor and context groups can divide it."""
 
@@ -62,7 +64,14 @@ class Request(BaseModel):
     precision: TrainPrecision = "bf16"
     optimizer: Optimizer = "adamw"
     attention: Attention = "flash"
-    framework: Framework | Literal["any"] | None = None
+    framework: Framework | Literal["any", "unknown"] | None = None
+    """`any`: planner's first choice that can run the layout; `unknown`: a band over all that can (one stated layout)."""
+    software_date: str | None = Field(default=None, pattern=DATE)
+    """Era of the software; today's where it is not given."""
+    compile: bool | None = None
+    """torch.compile of the layers; None: what the framework does by default."""
+    stack: dict[str, str] = Field(default_factory=dict)
+    """Switches of the software (cost_models.switches)."""
     regime: str | None = None
     implementation: Implementation | None = None
     loss: Loss | None = None
@@ -189,7 +198,7 @@ def make_request(flags: Mapping[str, object], file: Mapping[str, object] | None 
         made = Request.model_validate({k: v for k, v in values.items() if k in Request.model_fields})
     except ValidationError as error:
         raise RequestError(unknown + _problems(error)) from None
-    if unknown:
+    if unknown := [*unknown, *switch_problems(made.stack)]:
         raise RequestError(unknown)
     return made
 
@@ -268,7 +277,7 @@ def resolve(request: Request) -> Resolved:
         architecture=architecture,
         training=training,
         cluster=cluster,
-        frameworks=() if request.framework in (None, "any") else (training.framework,),
+        frameworks=() if request.framework in (None, "any", "unknown") else (training.framework,),
         fixed=fixed,
         confidence=request.confidence,
         margin=request.margin,
@@ -359,7 +368,8 @@ def _training(
     if batch is None:
         batch = global_batch(request.method, seq, cluster.pools[0].count, fixed)
         assumed.append(f"global batch {batch:,}")
-    first = first_framework(request.method, cluster.count) if framework is None or framework == "any" else framework
+    usual = first_framework(request.method, cluster.count)
+    first = usual if framework is None or framework == "any" or framework == "unknown" else framework
     return Training(
         method=request.method,
         seq=seq,
@@ -369,5 +379,8 @@ def _training(
         attention=request.attention,
         framework=first,
         mtp=request.mtp,
+        date=request.software_date or "",
+        compile=request.compile,
+        extra=request.stack,
         **given,
     )

@@ -13,6 +13,7 @@ from planner.explanation_schema import ExplanationRecord
 from planner.machine_schema import GpuRecord, NodeRecord
 from planner.mixed_schema import MixedRecord
 from planner.record import Record
+from planner.software_schema import SoftwareBandRecord
 
 __all__ = ["GpuRecord", "NodeRecord", "Record"]
 SCHEMA_VERSION = 1
@@ -63,6 +64,12 @@ class TrainingRecord(Record):
     lora_rank: int | None = None
     """Only with method lora or qlora."""
     mtp: bool = False
+    software_date: str | None = None
+    """Era of the software; null: today's."""
+    compile: bool | None = None
+    """Whether torch.compile runs the layers; null: as the framework does by default."""
+    stack: dict[str, str] = {}
+    """Switches of the software that were set."""
 
 
 class PoolRecord(Record):
@@ -351,6 +358,8 @@ class EstimateDocument(PlanRecord, Document):
     """With --lengths or --mean-seq."""
     explanation: ExplanationRecord | None = None
     """With --explain or --sources."""
+    software_unknown: SoftwareBandRecord | None = None
+    """With framework `unknown`: time.step_seconds is then that of the framework in training, one of many."""
 
 
 class BareSizeRecord(Record):

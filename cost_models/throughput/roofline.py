@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.numeric import num
 from hardware.calibration import value
 
 if TYPE_CHECKING:
@@ -49,7 +50,12 @@ class Rates:
     hbm_bytes_per_second: float
     attention_forward_flop_per_second: float
     attention_backward_flop_per_second: float
-    attention_s0: float
+    attention_start: float
+    """Keys that every row of queries costs on top of those it attends to."""
+    attention_diagonal: float
+    """Scores that a causal mask lets a kernel compute in vain, per row of queries and edge of the mask, doubled."""
+    attention_backward_edges: float
+    """Both of them in the backward / in the forward."""
     attention_head0: float
     eager_flop_per_second: float
     eager_unaligned: float
@@ -84,7 +90,9 @@ def rates(training: Training, stack: Software, gpu: Gpu) -> Rates:
         hbm_bytes_per_second=gpu.memory_bandwidth_bytes_per_second * value(gpu, "hbm_fraction"),
         attention_forward_flop_per_second=wide_peak * forward,
         attention_backward_flop_per_second=wide_peak * forward * value(gpu, "attention_backward"),
-        attention_s0=value(gpu, "attention_s0"),
+        attention_start=value(gpu, "attention_start"),
+        attention_diagonal=value(gpu, "attention_diagonal"),
+        attention_backward_edges=value(gpu, "attention_backward_edges"),
         attention_head0=value(gpu, "attention_head0"),
         eager_flop_per_second=wide_peak * fraction * value(gpu, "attention_eager_fraction"),
         eager_unaligned=value(gpu, "attention_eager_unaligned"),
@@ -138,8 +146,9 @@ def memory_seconds(r: Rates, moved_bytes: Num, kernels: float = 1.0) -> Num:
 def attention_seconds(r: Rates, stack: Software, a: AttentionCore, *, act_bytes: float) -> tuple[Num, Num]:
     """Return forward and backward seconds of the attention core.
 
-    Fused kernels: FLOP of the unmasked scores (backward 2.5 times, for it recomputes them) at a rate that grows with sequence length and
-    head size. Unfused: two and four batched products over all scores, and 11 and 19 bytes of HBM traffic per score.
+    Fused kernels: FLOP of the unmasked scores (backward 2.5 times, for it recomputes them), and of what a row of queries costs beside:
+    a start, and the masked part of the tiles on the edge of the mask; at a rate that grows with head size. Unfused: two and four batched
+    products over all scores, and 11 and 19 bytes of HBM traffic per score.
     """
     scores = a.batch * a.heads * a.q_len * a.kv_len
     if stack.attention == "eager":
@@ -152,7 +161,9 @@ def attention_seconds(r: Rates, stack: Software, a: AttentionCore, *, act_bytes:
         return forward, backward
     flop = scores * (2.0 * (a.qk_dim + a.v_dim) * a.causal_fraction)
     width = (a.qk_dim + a.v_dim) / 2.0
-    slow = (1.0 + r.attention_s0 / a.kv_len) * ((width + r.attention_head0) / width / ((128.0 + r.attention_head0) / 128.0))
-    forward = flop * slow / r.attention_forward_flop_per_second + r.launch_seconds
-    backward = flop * slow * (2.5 / r.attention_backward_flop_per_second) + 2.0 * r.launch_seconds
-    return forward, backward
+    head = (width + r.attention_head0) / width / ((128.0 + r.attention_head0) / 128.0)
+    masked = np.where(num(a.causal_fraction) < 1.0, 0.5 * r.attention_diagonal / a.causal_fraction, 0.0)
+    edges = (r.attention_start + masked) / a.kv_len
+    forward = flop * (head / r.attention_forward_flop_per_second) * (1.0 + edges) + r.launch_seconds
+    backward = flop * (2.5 * head / r.attention_backward_flop_per_second) * (1.0 + r.attention_backward_edges * edges)
+    return forward, backward + 2.0 * r.launch_seconds

@@ -1,6 +1,6 @@
 """What software adds to a step: which kernels it calls, what it hides behind what, and how long the host takes to launch a layer.
 
-Defaults follow framework and date; `training.extra` overrides single switches of a measured run (SWITCHES names them).
+Defaults follow framework and date; `training.extra` overrides single switches (cost_models.switches names them).
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from cost_models.stack import resolve
+from cost_models.stack import MEGATRON, resolve
+from cost_models.switches import SWITCHES
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
@@ -17,25 +18,6 @@ if TYPE_CHECKING:
     from hardware.spec import Gpu
 
 Kernel = Literal["eager", "triton", "flash2", "flash3"]
-
-SWITCHES = {
-    "class": "megatron_local, megatron_te, megatron_deepspeed, compiled, xla, eager or hf: whose host time and traffic apply",
-    "attention_backend": "eager, triton, flash2 or flash3 (flash3 also stands for cuDNN on Hopper and later)",
-    "cuda_graphs": "full (the whole iteration), or the modules that are captured (attn, moe_router, …)",
-    "overlap_grad_reduce": "yes or no: gradient reduction behind backward",
-    "overlap_param_gather": "yes or no: parameter gather of the distributed optimizer behind forward",
-    "overlap_tp": "yes or no: tensor parallel collectives behind GEMMs",
-    "async_tp": "yes: torchtitan's asynchronous tensor parallelism, as overlap_tp",
-    "recompute_policy": "op, SAVE_DOT_ONLY or save_qkv_proj: which operators recomputation keeps",
-    "overlap_all": "no: nothing is overlapped",
-    "moe_a2a_overlap": "yes or no: expert all-to-all behind other work",
-    "moe_dispatcher": "deepep or hybridep (a token goes once to each server), alltoall or allgather",
-    "capacity_padded": "yes: every expert gets as many tokens, so that the host need not wait for the router",
-    "document_tokens": "mean length of the documents packed into a sequence (attention does not cross them)",
-    "fp8_recipe": "delayed, current, blockwise, mxfp8 or nvfp4",
-}
-"""Switch -> values, read from `training.extra`."""
-
 
 FUSED_MOE_SINCE = "2026-06"
 """From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
@@ -126,7 +108,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     return _override(made, training)
 
 
-CLASSES = ("megatron_local", "megatron_te", "megatron_deepspeed", "compiled", "xla", "eager", "hf")
+CLASSES = SWITCHES["class"].values
 
 
 def _class(training: Training) -> str:
@@ -138,7 +120,7 @@ def _class(training: Training) -> str:
 
 def stack_class(training: Training) -> str:
     """Return the class of host time and traffic that framework, date and compile choice stand for."""
-    if training.compile or training.framework == "torchtitan":
+    if training.framework == "torchtitan" or (training.compile and training.framework not in MEGATRON):
         return "compiled" if training.compile is not False else "eager"
     if training.framework == "megatron":
         return "megatron_local" if training.date and training.date < "2023" else "megatron_te"

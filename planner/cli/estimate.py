@@ -74,7 +74,8 @@ def _report(
         from planner.report.explanation import explanation_record
 
         record = None if explained is None else explanation_record(explained)
-        output.document(estimate_document(plan, misses, assumed, (*notes, *resolved.warnings), record, lengths))
+        said = (*notes, *resolved.warnings)
+        output.document(estimate_document(plan, misses, assumed, said, record, lengths, found.software))
         return
     from planner.report.estimate import estimate_lines
     from planner.report.lengths import lengths_lines
@@ -86,7 +87,7 @@ def _report(
     opening = understood(request.model, could_mean(request.model), r.architecture, r.cluster, plan.training, assumed, r.warnings, look)
     more = [] if wanted.what else [spelled(["planner", "estimate", *given_words(context), "--explain", "memory,time"])]
     after = next_lines([spelled(["planner", "search", *given_words(context, layout=False)]), *more], look)
-    answer = estimate_lines(plan, misses, notes, look, wanted.what)
+    answer = estimate_lines(plan, misses, notes, look, wanted.what, found.software)
     if lengths is not None:
         answer += ["", *lengths_lines(lengths, plan, look)]
     if explained is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from cost_models.switches import SWITCHES
 from planner.cli.output import Failure
 
 if TYPE_CHECKING:
@@ -59,11 +60,20 @@ _TRAINING: list[Flag] = [
     Flag("--precision", "fp32|fp16|bf16|fp8", str, "Type of the computation.  [default: bf16]"),
     Flag("--optimizer", "adamw|sgd|adafactor|adam8bit|lion|muon", str, "[default: adamw]"),
     Flag("--attention", "flash|eager", str, "Attention kernel.  [default: flash]"),
-    Flag("--framework", "NAME|any", str, "Whose rules and defaults hold: megatron, deepspeed, fsdp, torchtitan, hf, …  [default: any]"),
     Flag("--regime", "NAME", str, "State regime: which types weights, gradients, master and moments have."),
     Flag("--lora-rank", "R", whole, "Rank of the adapters.  [default: 16]"),
     Flag("--kv-bits", "16|8|4", whole, "Bits of a KV-cache entry (inference)."),
     Flag("--weight-bits", "16|8|4", whole, "Bits of a weight (inference)."),
+]
+_SOFTWARE: list[Flag] = [
+    Flag(
+        "--framework",
+        "NAME|any|unknown",
+        str,
+        "Whose rules and defaults hold: megatron, deepspeed, fsdp, torchtitan, hf, …; unknown: a band over all that can run the layout"
+        " (estimate).  [default: any]",
+    ),
+    Flag("--software-date", "YYYY-MM", str, "Era of the software.  [default: today]"),
 ]
 _LAYOUT: list[Flag] = [
     Flag("--tp", "N", whole, "Tensor parallel size."),
@@ -101,6 +111,7 @@ _DIMENSIONS: list[Flag] = [
 _SWITCHES = [
     ("--sequence-parallel/--no-sequence-parallel", "Sequence parallelism beside tensor parallelism."),
     ("--mtp/--no-mtp", "Train the multi-token-prediction modules too."),
+    ("--compile/--no-compile", "Layers run through torch.compile, or not.  [default: as the framework does]"),
 ]
 _DIMENSION_SWITCHES = [
     ("--gated-mlp/--no-gated-mlp", "SwiGLU-like MLP (LLaMA block), or a plain one (GPT block)."),
@@ -115,6 +126,7 @@ def _key(flag: str) -> str:
 SECTIONS = {
     "Request": (*(f.flag for f in _WHAT), "--request"),
     "Training": (*(f.flag for f in _TRAINING), "--mtp"),
+    "Software": (*(f.flag for f in _SOFTWARE), "--compile", "--stack"),
     "Layout (what is not given is searched, or one)": (*(f.flag for f in _LAYOUT), "--sequence-parallel"),
     "Wishes (what plans must be, and how they are ranked)": ("--fix", "--max", "--min", "--forbid", "--require", "--objective"),
     "Questions beside the ranking": ("--why", "--pareto", "--sensitivity"),
@@ -127,7 +139,7 @@ WISH_KEYS = ("fix", "max", "min", "forbid", "require", "objective")
 
 DIMENSIONS = (*(_key(f.flag) for f in _DIMENSIONS), *(_key(flags) for flags, _ in _DIMENSION_SWITCHES))
 LAYOUT_KEYS = (*(_key(f.flag) for f in _LAYOUT), "sequence_parallel")
-KEYS = (*(_key(f.flag) for f in (*_WHAT, *_TRAINING)), "mtp", *LAYOUT_KEYS, *DIMENSIONS)
+KEYS = (*(_key(f.flag) for f in (*_WHAT, *_TRAINING, *_SOFTWARE)), "mtp", "compile", "stack", *LAYOUT_KEYS, *DIMENSIONS)
 
 
 class RequestCommand(click.Command):
@@ -146,10 +158,13 @@ class RequestCommand(click.Command):
 
 def request_options(function: Function) -> Function:
     """Give a command the flags that describe a request; it gets them as keyword arguments, None where not given."""
-    plain = [*_WHAT, *_TRAINING, *_LAYOUT, *_DIMENSIONS]
+    plain = [*_WHAT, *_TRAINING, *_SOFTWARE, *_LAYOUT, *_DIMENSIONS]
     switches = [*_SWITCHES, *_DIMENSION_SWITCHES]
     for flags, text in reversed(switches):
         function = click.option(flags, default=None, help=text)(function)
+    function = click.option(
+        "--stack", metavar="NAME=VALUE", multiple=True, help=f"Switch of the software: {', '.join(SWITCHES)}. Repeatable."
+    )(function)
     for flag, metavar, kind, text in reversed(plain):
         function = click.option(flag, metavar=metavar, type=kind, default=None, help=text)(function)
     return click.option("--request", "request_file", metavar="FILE", help="A TOML file with these keys; flags go before it.")(function)
@@ -167,6 +182,9 @@ def read_request(options: Mapping[str, Any], request_file: str | None, **more: A
         for key in ("recompute_modules", "stage_layers", "stage_recompute"):
             if flags.get(key) is not None:
                 flags[key] = tuple(word.strip() for word in flags[key].split(",") if word.strip())
+        if switches := _switches(flags.pop("stack", ())):
+            held_switches = file.get("stack", {})
+            flags["stack"] = {**(held_switches if isinstance(held_switches, Mapping) else {}), **switches}
         if dimensions:
             flags["dimensions"] = {**(held if isinstance(held, Mapping) else {}), **dimensions}
         request = make_request({**flags, **more}, file)
@@ -174,6 +192,13 @@ def read_request(options: Mapping[str, Any], request_file: str | None, **more: A
         return request, resolve(request)
     except RequestError as error:
         raise Failure(error.lines, exit_code=2) from None
+
+
+def _switches(words: tuple[str, ...]) -> dict[str, str]:
+    """Return the switches of NAME=VALUE words; raise Failure for a word without a value."""
+    if bad := [word for word in words if "=" not in word]:
+        raise Failure([f"stack={word[:60]!r}: give NAME=VALUE, such as overlap_grad_reduce=no" for word in bad], exit_code=2)
+    return {name.strip(): value.strip() for name, _, value in (word.partition("=") for word in words)}
 
 
 def _check_regime(request: Request) -> None:

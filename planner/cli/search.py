@@ -27,9 +27,7 @@ NO_PLAN = 3
 @request_options
 @wish_options
 @click.option("--top", type=click.IntRange(1, 1000), metavar="N", help="Plans to show.  [default: 10]")
-@click.option(
-    "--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far."
-)
+@click.option("--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far.")
 @explain_options
 @export_options
 @output_options
@@ -56,6 +54,10 @@ def command(
         request, resolved = read_request(options, request_file, top=top, **wish_request(options))
         if request.stage_layers is not None or request.stage_recompute is not None:
             raise Failure(["stage_layers and stage_recompute state one layout, for planner estimate; a search chooses them"], exit_code=2)
+        if request.framework == "unknown":
+            raise Failure(
+                ["framework=unknown gives one layout a band, for planner estimate; a search goes over any, or a named one"], exit_code=2
+            )
         check_questions(options)
     with output.timed("imports"):
         from planner.objectives import planned

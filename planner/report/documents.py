@@ -13,6 +13,7 @@ from cost_models.transformer import count_parameters
 from planner import schema
 from planner.certificate_schema import CertificateRecord
 from planner.ranking import leaders
+from planner.software_schema import SoftwareBandRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from planner.explanation_schema import ExplanationRecord
     from planner.length_study import LengthReport, LengthStep
     from planner.mixed_schema import MixedRecord
+    from planner.over_software import SoftwareBand
     from planner.plan import Certificate, NearMiss, Plan, Remedy, Searched, SearchResult
 
 MFU = (
@@ -70,6 +72,9 @@ def training_record(t: Training, layout: Layout) -> schema.TrainingRecord:
         regime=regime_of(t, layout.choices).label,
         lora_rank=t.lora_rank if t.method in ("lora", "qlora") else None,
         mtp=t.mtp,
+        software_date=t.date or None,
+        compile=t.compile,
+        stack=t.extra,
     )
 
 
@@ -96,9 +101,7 @@ def layout_record(layout: Layout, accumulation: int) -> schema.LayoutRecord:
 
 def pool_record(pool: Pool) -> schema.PoolRecord:
     """Return the GPUs of a plan."""
-    return schema.PoolRecord(
-        gpu=pool.gpu.id, node=pool.node.id, count=pool.count, gpus_per_node=pool.gpus_per_node, nodes=pool.nodes
-    )
+    return schema.PoolRecord(gpu=pool.gpu.id, node=pool.node.id, count=pool.count, gpus_per_node=pool.gpus_per_node, nodes=pool.nodes)
 
 
 def phase_of(memory: MemoryCost, stage: int) -> str:
@@ -307,6 +310,7 @@ def estimate_document(
     notes: tuple[str, ...],
     explanation: ExplanationRecord | None = None,
     lengths: LengthReport | None = None,
+    software: SoftwareBand | None = None,
 ) -> schema.EstimateDocument:
     """Return the document of `planner estimate`."""
     record = plan_record(plan)
@@ -318,7 +322,13 @@ def estimate_document(
         near_misses=[near_miss_record(miss) for miss in misses],
         lengths=None if lengths is None else lengths_record(lengths),
         explanation=explanation,
+        software_unknown=None if software is None else software_record(software),
     )
+
+
+def software_record(band: SoftwareBand) -> SoftwareBandRecord:
+    """Return the band over unknown software."""
+    return SoftwareBandRecord(interval_80_seconds=band.interval_seconds, step_seconds=dict(band.step_seconds))
 
 
 def gpu_record(gpu: Gpu) -> schema.GpuRecord:

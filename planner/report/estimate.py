@@ -9,11 +9,12 @@ from cost_models.numeric import num
 from hardware.units import significant
 from planner.report.documents import stage_records
 from planner.report.infeasible import near_miss_lines
-from planner.report.plans import definition, ledgers, memory_range, notes, step_range
+from planner.report.plans import definition, ledgers, memory_range, notes, seconds, step_range
 from planner.report.table import Column, table
 from planner.report.words import chance, gib, layout_name
 
 if TYPE_CHECKING:
+    from planner.over_software import SoftwareBand
     from planner.plan import NearMiss, Plan
     from planner.report.look import Look
 
@@ -26,13 +27,19 @@ MOST_STAGES = 12
 
 
 def estimate_lines(
-    plan: Plan, misses: Sequence[NearMiss], said: Sequence[str], look: Look, explained: Collection[str] = ()
+    plan: Plan,
+    misses: Sequence[NearMiss],
+    said: Sequence[str],
+    look: Look,
+    explained: Collection[str] = (),
+    software: SoftwareBand | None = None,
 ) -> list[str]:
     """Return all but the opening; what is explained below (`memory`, `time`) is told in short."""
     t = plan.cost.time
     verdict = f"{layout_name(plan.layout)}: {_VERDICTS[plan.verdict].format(chance(plan.fit_probability))}, {memory_range(plan)}"
     lines = look.headed("Layout", verdict)
-    speed = f"{step_range(plan)}, {significant(float(num(t.tokens_per_second_per_gpu)))} tokens/s/GPU, "
+    step = step_range(plan) if software is None else f"{_unknown(software)}. In {plan.training.framework} {step_range(plan)}"
+    speed = f"{step}, {significant(float(num(t.tokens_per_second_per_gpu)))} tokens/s/GPU, "
     speed += f"MFU {float(num(t.mfu)):.3f}, HFU {float(num(t.hfu)):.3f}; limited by {plan.limited_by}"
     lines += look.headed("Speed", speed)
     if plan.frameworks:
@@ -42,6 +49,14 @@ def estimate_lines(
     lines += ["", *stage_table(plan, look)] if several else []
     lines += ["", *ledgers(plan, look), *(() if "time" in explained else definition(look))]
     return lines + notes(said, look) + notes(plan.warnings, look, "Warning")
+
+
+def _unknown(band: SoftwareBand) -> str:
+    """The band of a step where the software is unknown: `5.9-14 s a step (80 %), software unknown: megatron 6.37 s, …`."""
+    low, high = band.interval_seconds
+    each = ", ".join(f"{name} {seconds(step)}" for name, step in band.step_seconds)
+    scale, unit = (1.0, "s") if low >= 1.0 else (1e3, "ms")
+    return f"{significant(low * scale)}-{significant(high * scale)} {unit} a step (80 %), as the software is unknown: {each}"
 
 
 def stage_table(plan: Plan, look: Look) -> list[str]:

@@ -20,8 +20,14 @@ LONG = 60
 
 
 def understood(
-    name: str | None, could_mean: Sequence[str], architecture: Architecture, cluster: Cluster, training: Training,
-    assumed: Sequence[str], warnings: Sequence[str], look: Look,
+    name: str | None,
+    could_mean: Sequence[str],
+    architecture: Architecture,
+    cluster: Cluster,
+    training: Training,
+    assumed: Sequence[str],
+    warnings: Sequence[str],
+    look: Look,
 ) -> list[str]:
     """Return the opening lines of a report; `could_mean` is what else a bare size could stand for."""  # fmt: skip
     also = f"; could also be {', '.join(could_mean)} (planner models {name})" if could_mean else ""
@@ -70,4 +76,13 @@ def training_text(t: Training) -> str:
         kinds = f"weights of {t.weight_bits} bits, KV cache of {t.kv_bits} bits"
         return f"{method}, {kinds}, sequence {t.seq:,}, {plural(t.global_batch, 'sequence')}"
     mtp = ", with the MTP modules" if t.mtp else ""
-    return f"{method}, {t.precision}, {t.optimizer}, {t.attention} attention, sequence {t.seq:,}, global batch {t.global_batch:,}{mtp}"
+    shape = f"sequence {t.seq:,}, global batch {t.global_batch:,}{mtp}"
+    return f"{method}, {t.precision}, {t.optimizer}, {t.attention} attention, {shape}{_stack_text(t)}"
+
+
+def _stack_text(t: Training) -> str:
+    """The switches of the software that were set; nothing where all are the framework's defaults of today."""
+    said = [f"software of {t.date}"] if t.date else []
+    said += [] if t.compile is None else ["compiled" if t.compile else "not compiled"]
+    said += [f"{name}={value}" for name, value in t.extra.items()]
+    return f"; {', '.join(said)}" if said else ""

@@ -90,7 +90,7 @@ RULES = (
         reads=("schedule",),
         holds=lambda case, layout: layout.choices.schedule not in FOLDED or resolve(case.training).implementation != "compiled",
         given=lambda case, layout: (
-            f"schedule={layout.choices.schedule} with the compiled stages that torchtitan has by default: try implementation=hf"
+            f"schedule={layout.choices.schedule} with the compiled stages that torchtitan has by default: try compile=off (--no-compile)"
         ),
         vary=("schedule",),
         frameworks=("torchtitan",),

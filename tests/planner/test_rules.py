@@ -54,7 +54,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("layers", {}, {"pp": 80}, {"pp": 81}, ("pp=81", "80 layers")),
     ("schedule_pipeline", {}, {"pp": 2, "schedule": "gpipe"}, {"schedule": "gpipe"}, ("pp=1",)),
     ("folded_layers", {"framework": "torchtitan"}, {"pp": 40, "schedule": "zb-v"}, {"pp": 80, "schedule": "zb-v"}, ("80 layers",)),
-    ("folded_compile", {"framework": "torchtitan"}, {"pp": 2}, {"pp": 2, "schedule": "zb-v"}, ("implementation=hf",)),
+    ("folded_compile", {"framework": "torchtitan"}, {"pp": 2}, {"pp": 2, "schedule": "zb-v"}, ("--no-compile",)),
     ("vpp_schedule", {}, {"vpp": 2, "schedule": "interleaved"}, {"vpp": 2}, ("vpp=2", "1f1b")),
     ("vpp_pipeline", {}, {"pp": 2, "vpp": 2}, {"vpp": 2}, ("pp > 1",)),
     (
@@ -183,6 +183,7 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     ("known_peak", {"cluster": "8xH100-80G", "precision": "fp8"}, {"cluster": "8xRTX4090", "precision": "fp8"}, ("4090", "bf16")),
     ("flash_device", {}, {"cluster": "8xV100-32G"}, ("7", "eager")),
     ("regime", {"regime": "megatron"}, {"regime": "autocast"}, ("autocast", "hf")),
+    ("compile", {"compile": False}, {"compile": True}, ("megatron", "torchtitan")),
     ("torchtitan_model", {"framework": "torchtitan"}, {"framework": "torchtitan", "model": OPT}, ("learned",)),
 ]
 

@@ -40,10 +40,15 @@ def read_truth(published: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def read_hardware(published: Path, name: str) -> list[dict[str, str]]:
+    with (published / "hardware" / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_every_table_has_the_rows_its_readme_states(published: Path) -> None:
     stated = {
         name: int(rows.replace(",", ""))
-        for name, rows in re.findall(r"^\| `([\w.]+)` \| ([\d,]+) \|", (published / "README.md").read_text(encoding="utf-8"), re.M)
+        for name, rows in re.findall(r"^\| `([\w./]+)` \| ([\d,]+) \|", (published / "README.md").read_text(encoding="utf-8"), re.M)
     }
     found = {
         "runs.csv": len(read_runs(published)),
@@ -51,6 +56,7 @@ def test_every_table_has_the_rows_its_readme_states(published: Path) -> None:
         "params.json": len(json.loads((published / "params.json").read_text(encoding="utf-8"))),
         "cases.jsonl": len(read_cases(published)),
         "figures.toml": len(read_figures(published)["figure"]),
+        **{f"hardware/{name}": len(read_hardware(published, name)) for name in ("gemm.csv", "collectives.csv")},
     }
     assert found == stated
 
