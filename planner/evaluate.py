@@ -217,24 +217,37 @@ def ends_and_layers(case: Case, layout: Layout) -> list[tuple[Array, Array]]:
     """Return seconds of forward and backward of a stage that holds nothing (its sends), of what the first stage has beside layers, of
     what the last has, and of one layer of each kind, for each row of a batch."""
     pp = num(layout.degrees.pp).reshape(-1)
-    nothing, one = 0.0 * pp, 0.0 * pp + 1.0
-    kinds = len(layer_kinds(case.architecture)[0])
-    folded = layout.choices.schedule in FOLDED
+    kinds, rows = len(layer_kinds(case.architecture)[0]), len(pp)
+    first_and_last = 1.0 if layout.choices.schedule in FOLDED else 0.0
+    inner = 0.0 * pp + 0.5
+    # a stage of one layer of the first kind: in the middle, first and last; and in the middle with one more layer of each kind
+    asked = [
+        (inner, None, (0.0, 0.0)),
+        (0.0 * pp, None, (1.0, first_and_last)),
+        (pp - 1.0, None, (0.0, 1.0)),
+        *((inner, kind, (0.0, 0.0)) for kind in range(kinds)),
+    ]
 
-    def timed(position: Array, more: int | None, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        """A stage of one layer of the first kind, and one more of kind `more`."""
-        held = tuple(one * ((k == 0) + (k == more)) for k in range(kinds))
-        t = _stage_table(case, layout, position, one if more is None else 2.0 * one, held, nothing, ends)
-        return t.forward_seconds, t.backward_seconds
+    def each(values: list[float]) -> Array:
+        return np.repeat(np.array(values), rows)
 
-    def less(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
-        return a[0] - b[0], a[1] - b[1]
-
-    inner = timed(nothing + 0.5, None, (nothing, nothing))
-    layers = [less(timed(nothing + 0.5, k, (nothing, nothing)), inner) for k in range(kinds)]
-    first = less(timed(nothing, None, (one, one if folded else nothing)), inner)
-    last = less(timed(pp - 1.0, None, (nothing, one)), inner)
-    return [less(inner, layers[0]), first, last, *layers]
+    table = _stage_table(
+        case,
+        take(layout, np.tile(np.arange(rows), len(asked))),
+        np.concatenate([position for position, _, _ in asked]),
+        each([1.0 if more is None else 2.0 for _, more, _ in asked]),
+        tuple(each([float((k == 0) + (k == more)) for _, more, _ in asked]) for k in range(kinds)),
+        np.zeros(rows * len(asked)),
+        (each([ends[0] for _, _, ends in asked]), each([ends[1] for _, _, ends in asked])),
+    )
+    forward, backward = (t.reshape(len(asked), rows) for t in (table.forward_seconds, table.backward_seconds))
+    layers = [(forward[3 + k] - forward[0], backward[3 + k] - backward[0]) for k in range(kinds)]
+    return [
+        (forward[0] - layers[0][0], backward[0] - layers[0][1]),
+        (forward[1] - forward[0], backward[1] - backward[0]),
+        (forward[2] - forward[0], backward[2] - backward[0]),
+        *layers,
+    ]
 
 
 def _stage_table(

@@ -12,6 +12,7 @@ from operator import le
 from typing import TYPE_CHECKING, Any
 
 from planner.paths import VALUES
+from planner.stage_problem import even_layers
 
 if TYPE_CHECKING:
     from planner.solver.chain import Chain, Option
@@ -32,6 +33,17 @@ MAX_LABELS = 400
 
 class TooMany(Exception):
     """More labels than are kept."""
+
+
+def even(shape: Shape) -> float:
+    """Return the objective (terms of once a step as in `least`) of the even split, were there memory for it."""
+    label, extend, _, finish = RULES[shape.schedule]
+    begin = 0
+    for stage, held in enumerate(even_layers(shape.layers, float(shape.stages), float(shape.vpp))):
+        counts = tuple(int(kind[begin + held] - kind[begin]) for kind in shape.before)
+        label = extend(shape, stage)(shape.values((stage == 0, stage == shape.stages - 1), counts), label)
+        begin += held
+    return finish(shape, label)
 
 
 def near(shape: Shape, chain: Chain, below: float) -> float:

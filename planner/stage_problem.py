@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,6 +94,7 @@ class StageProblem:
         return near and abs(float(np.max(taken)) - float(num(result.memory.peak_device_bytes))) <= MEMORY_QUANTUM_BYTES
 
 
+@lru_cache(maxsize=4096)
 def even_layers(layers: int, pp: float, vpp: float) -> tuple[int, ...]:
     """Return the layers of each stage under the even split."""
     chunks = np.arange(pp * vpp)

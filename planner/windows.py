@@ -5,7 +5,7 @@ Forward and backward of a stage are sums over its layers, embedding and head, so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,6 +69,8 @@ class Shape:
     """Terms that come once a step, at least."""
     share: float
     constant_seconds: float
+    found: dict[float, Windows | None] = field(default_factory=dict, repr=False, compare=False)
+    """Windows by the ceiling that they were asked for."""
 
     def objective_below(self, step_seconds: float) -> float:
         """Return what pipeline and step terms come to in a step."""
@@ -81,6 +83,11 @@ class Shape:
 
     def windows(self, below_seconds: float) -> Windows | None:
         """Return the layers that each stage may hold in a step below `below_seconds`; None where they cannot add up."""
+        if below_seconds not in self.found:
+            self.found[below_seconds] = self._windows(below_seconds)
+        return self.found[below_seconds]
+
+    def _windows(self, below_seconds: float) -> Windows | None:
         fewest = self._fewest()
         top = self.layers - (self.stages - 1) * fewest
         if below_seconds == float("inf"):
@@ -108,12 +115,12 @@ class Shape:
             ends, starts = (stage == 0, stage == self.stages - 1), spans.begins(key)
             option = known.get((ends, counts, starts))
             if option is None:
-                option = known[ends, counts, starts] = Option(layers=held, values=self._values(ends, counts), starts=starts)
+                option = known[ends, counts, starts] = Option(layers=held, values=self.values(ends, counts), starts=starts)
             stages[stage].append(option)
         return Chain(stages=tuple(map(tuple, stages)), layers=self.layers, nodes=())
 
-    def _values(self, ends: tuple[bool, bool], counts: tuple[int, ...]) -> tuple[float, ...]:
-        """Values of a stage (the first, the last or neither) that holds so many layers of each kind."""
+    def values(self, ends: tuple[bool, bool], counts: tuple[int, ...]) -> tuple[float, ...]:
+        """Return the values of a stage (the first, the last or neither) that holds so many layers of each kind."""
         more = [self.first[i] * ends[0] + self.last[i] * ends[1] for i in (0, 1)]
         times = tuple(self.send[i] + more[i] + sum(n * kind[i] for n, kind in zip(counts, self.kinds, strict=True)) for i in (0, 1))
         return times if VALUES[self.schedule] == 2 else (self.micro_batches * (times[0] + times[1]),)

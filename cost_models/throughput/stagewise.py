@@ -202,13 +202,19 @@ class Pick:
 def slowest(time: Num) -> Pick:
     """Return the pick of the stage with the longest time."""
     x = num(time)
+    return Pick(_highest(x), x.shape[-1])
+
+
+def _highest(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Return the position of the highest stage of each row, () or (N,), the first of equals: stage by stage, which is much faster than
+    argmax over a short axis."""
     if x.ndim < 2:
-        return Pick(np.asarray(np.argmax(x)), x.shape[-1])
+        return np.asarray(np.argmax(x))
     best, position = x[:, 0], np.zeros(len(x), dtype=np.int64)
     for stage in range(1, x.shape[1]):
         position = np.where(x[:, stage] > best, stage, position)
         best = np.maximum(best, x[:, stage])
-    return Pick(position, x.shape[1])
+    return position
 
 
 def flat(value: Num) -> Num:
