@@ -137,6 +137,8 @@ class Placed:
     """Domains that the group spans."""
     base_seconds: Num
     """Latency; 0 for a group of one."""
+    exchange_base_seconds: Num
+    """The same of an all-to-all, which posts a message to every member but takes no steps from server to server as a ring does."""
 
 
 def place(f: Fabric, group: Group) -> Placed:
@@ -157,7 +159,7 @@ def place(f: Fabric, group: Group) -> Placed:
     rate = f.link_bytes_per_second * (linked / (linked + f.members))
     link = np.where(linked > 1.0, moved, 0.0) / rate
     slower = np.maximum(network, pcie)
-    latency = f.hop_seconds * others + f.network_hop_seconds * (nodes - 1.0)
+    fixed = np.where(others > 0.0, f.base_seconds, 0.0) + np.where(nodes > 1.0, f.network_base_seconds, 0.0)
     return Placed(
         size=n,
         together=together,
@@ -167,7 +169,8 @@ def place(f: Fabric, group: Group) -> Placed:
         exchange_seconds_per_byte=np.maximum((linked - 1.0) / n / (rate * f.all_to_all), exchange),
         network_exchange_seconds_per_byte=(n - together) / n / (f.network_bytes_per_second * f.all_to_all_network),
         nodes=nodes,
-        base_seconds=latency + np.where(others > 0.0, f.base_seconds, 0.0) + np.where(nodes > 1.0, f.network_base_seconds, 0.0),
+        base_seconds=f.hop_seconds * others + f.network_hop_seconds * (nodes - 1.0) + fixed,
+        exchange_base_seconds=f.hop_seconds * others + fixed,
     )
 
 
@@ -179,7 +182,7 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     if kind == "all_reduce":
         return message_bytes * p.reduce_seconds_per_byte + p.base_seconds
     if kind == "all_to_all":
-        return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.base_seconds
+        return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.exchange_base_seconds
     return message_bytes * p.gather_seconds_per_byte + p.base_seconds
 
 
@@ -188,7 +191,7 @@ def dispatch_seconds(p: Placed, message_bytes: Num, routing: Routing) -> Num:
     holds some of its experts (DeepEP's normal kernels, HybridEP; deepseek-ai/DeepEP README).
     """
     outside = p.network_exchange_seconds_per_byte * _visited(p.nodes, routing)
-    return message_bytes * np.maximum(p.exchange_seconds_per_byte * _visited(p.size, routing), outside) + p.base_seconds
+    return message_bytes * np.maximum(p.exchange_seconds_per_byte * _visited(p.size, routing), outside) + p.exchange_base_seconds
 
 
 def _visited(places: Num, routing: Routing) -> Num:

@@ -183,9 +183,11 @@ def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> 
             continue
         placed = c.groups[group]
         if kind == "all_to_all" and c.stack.dispatch_once:
-            seconds = dispatch_seconds(placed, size, c.routing) + placed.base_seconds * (count - 1.0)
+            seconds = dispatch_seconds(placed, size, c.routing)
         else:
-            seconds = collective_seconds(placed, kind, size) + placed.base_seconds * (count - 1.0)
+            seconds = collective_seconds(placed, kind, size)
+        base = placed.exchange_base_seconds if kind == "all_to_all" else placed.base_seconds
+        seconds = seconds + base * (count - 1.0)
         busy = busy + seconds
         if beside == "weights":
             covered = covered + seconds

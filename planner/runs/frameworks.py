@@ -111,7 +111,7 @@ class Setting(_Entry):
     """ISO date; empty: today."""
     one_gpu: bool = False
     model_parallel: bool = False
-    """The row uses tensor or pipeline parallelism."""
+    """The row uses tensor, pipeline or expert parallelism."""
     method: str = ""
     sharding: str = ""
     """Without the group's size; empty: not stated."""
@@ -132,7 +132,7 @@ class _Detail(Habits):
     one_gpu: bool | None = None
     """Holds only for rows on one GPU (or on several)."""
     parallel: bool | None = None
-    """Holds only for rows with tensor or pipeline parallelism (or without)."""
+    """Holds only for rows with tensor, pipeline or expert parallelism (or without)."""
     method: str | None = None
     """Holds only for rows of this method."""
     methods: tuple[str, ...] | None = None
@@ -222,8 +222,8 @@ def tokenizer_vocab(tokenizer: str) -> int | None:
 def habits(framework: str, at: Setting) -> Habits | None:
     """Return the defaults of `framework` with what the overrides that hold `at` its row change; None for an unknown name.
 
-    An unnamed framework of a row with tensor or pipeline parallelism is taken for one that divides as Megatron-LM does, and fuses and
-    overlaps nothing.
+    An unnamed framework of a row with tensor, pipeline or expert parallelism is taken for one that divides as Megatron-LM does, and fuses
+    and overlaps nothing.
     """
     table = _file().habits
     name = framework.lower() or "other"
