@@ -34,6 +34,7 @@ SWITCHES = {
     "norm_kernel": "fused: one kernel per norm where the code base has several",
     "rope_fusion": "yes or no: one kernel for the rotary embedding",
     "swiglu_kernels": "single or fused: kernels of a gated activation",
+    "fsdp_mixed_precision": "PURE: gradients are reduced in 16 bits (else in fp32)",
     "fsdp_version": "2: fully_shard, which prefetches on its own stream",
     "document_tokens": "mean length of the documents packed into a sequence (attention does not cross them)",
     "fp8_recipe": "delayed, current, blockwise, mxfp8 or nvfp4",
