@@ -92,7 +92,7 @@ def _ring_bytes(a: AttentionCore, c: Context) -> Num:
 
 def _adapter_bytes(g: Gemm, m: Num, c: Context) -> tuple[Num, Num]:
     """HBM bytes beside the two thin products of an adapter: dropout of its input, the sum with the frozen output, the sum of gradients."""
-    wide = c.act_bytes * c.stack.memory_factor
+    wide = c.act_bytes * c.stack.adapter_factor
     if isinstance(g.n, float) and g.n == float(c.training.lora_rank):
         dropped = 2.0 if c.training.lora_dropout else 0.0
         return (dropped * wide) * (m * g.k), ((dropped + 3.0) * wide) * (m * g.k)

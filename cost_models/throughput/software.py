@@ -74,6 +74,8 @@ class Software:
     """Launch of one collective."""
     memory_factor: float
     """Traffic of element-wise work / traffic of fused kernels."""
+    adapter_factor: float
+    """Traffic of adapters / that of fused kernels in the compute type."""
     loss_bytes: float
     """HBM bytes per logit and pass of the cross entropy."""
     tp_hidden: float
@@ -129,6 +131,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         host_moe_backward_seconds=graphs * table.value(f"host_moe_backward_{launch}"),
         host_collective_seconds=graphs * table.value(f"host_collective_{name}"),
         memory_factor=table.value(f"memory_factor_{name}"),
+        adapter_factor=table.value("adapter_factor_hf" if name == "hf" else f"memory_factor_{name}"),
         loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),
         tp_hidden=0.0,
         ep_hidden=0.0,
