@@ -44,7 +44,7 @@ def traffic(architecture: Architecture, training: Training, stack: Software) -> 
     single = stack.name in ("hf", "eager")
     kernel = FUSED if single else usual
     fused_norm = training.framework == "nanotron" or training.extra.get("norm_kernel") == "fused"
-    found = {"norm": kernel if fused_norm else usual, "rotary": kernel, "activation": usual}
+    found = {"norm": kernel if fused_norm else usual, "rotary": kernel if architecture.positional == "rope" else usual, "activation": usual}
     legacy = training.framework in MEGATRON and "" < training.date < FUSED_ACTIVATION_SINCE
     if single and architecture.norm == "rms" and not fused_norm:
         found["norm"] = (_NORM[0] + _ADD) / 10.0, (_NORM[1] + _ADD) / 14.0
