@@ -37,7 +37,9 @@ SWITCHES: dict[str, Switch] = {
     "attention_kernel": Switch(
         sentence="attention as torch calls it, for what is saved for backward", values=("eager", "sdpa", "flash2", "mem_eff")
     ),
-    "cuda_graphs": Switch(sentence="full iteration, whole layers, or the modules that are captured", values=("full", "layers", *GRAPHS), several=True),
+    "cuda_graphs": Switch(
+        sentence="full iteration, whole layers, or the modules that are captured", values=("full", "layers", *GRAPHS), several=True
+    ),
     "overlap_all": Switch(sentence="no: no traffic hides behind compute", values=("no",)),
     "overlap_grad_reduce": Switch(sentence="gradient reduction behind backward", values=ON_OFF),
     "overlap_param_gather": Switch(sentence="parameter gather of the distributed optimizer behind forward", values=ON_OFF),
@@ -58,6 +60,7 @@ SWITCHES: dict[str, Switch] = {
     "norm_kernel": Switch(sentence="one kernel for a norm where the code base has several", values=("fused",)),
     "rope_fusion": Switch(sentence="one kernel for the rotary embedding", values=ON_OFF),
     "swiglu_kernels": Switch(sentence="kernels of a gated activation", values=("single", "fused")),
+    "fsdp_mixed_precision": Switch(sentence="PURE: gradients are reduced in 16 bits, else in fp32", values=("PURE", "DEFAULT")),
     "fsdp_version": Switch(sentence="2: fully_shard, which prefetches on its own stream", values=("1", "2")),
     "optimizer_kernel": Switch(sentence="foreach copies what it updates, fused does not", values=("foreach", "fused", "forloop")),
     "document_tokens": Switch(sentence="mean length of the documents packed into a sequence; attention does not cross them"),

@@ -9,7 +9,6 @@ import numpy as np
 
 from cost_models.numeric import Num, num
 from cost_models.throughput.roofline import attention_seconds, product_seconds
-from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.op import AttentionCore, Gemm, Op
@@ -89,12 +88,12 @@ def _packed(a: AttentionCore, training: Training) -> AttentionCore:
 def _ring_bytes(a: AttentionCore, c: Context) -> Num:
     """HBM bytes of ring attention beside its kernels: every step corrects and adds up a partial output of the rank; none for cp = 1."""
     steps = c.groups["cp"].size * np.where(num(c.groups["cp"].size) > 1.0, 1.0, 0.0)
-    return calibration("software").value("ring_passes") * c.act_bytes * steps * (a.batch * a.q_len * a.heads * a.v_dim)
+    return c.stack.ring_passes * c.act_bytes * steps * (a.batch * a.q_len * a.heads * a.v_dim)
 
 
 def _adapter_bytes(g: Gemm, m: Num, c: Context) -> tuple[Num, Num]:
     """HBM bytes beside the two thin products of an adapter: dropout of its input, the sum with the frozen output, the sum of gradients."""
-    wide = c.act_bytes * c.stack.memory_factor
+    wide = c.act_bytes * c.stack.adapter_factor
     if isinstance(g.n, float) and g.n == float(c.training.lora_rank):
         dropped = 2.0 if c.training.lora_dropout else 0.0
         return (dropped * wide) * (m * g.k), ((dropped + 3.0) * wide) * (m * g.k)

@@ -56,6 +56,10 @@ class Software:
     """Launch of one collective."""
     memory_factor: float
     """Traffic of element-wise work / traffic of fused kernels."""
+    adapter_factor: float
+    """Traffic of adapters / that of fused kernels in the compute type."""
+    ring_passes: float
+    """Passes over the partial output, in the compute type, per step of ring attention."""
     loss_bytes: float
     """HBM bytes per logit and pass of the cross entropy."""
     tp_hidden: float
@@ -124,6 +128,8 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         host_expert_backward_seconds=expert * (table.value(f"host_expert_backward_{grouped}") + each[1]),
         host_collective_seconds=dense * table.value(f"host_collective_{name}"),
         memory_factor=table.value(f"memory_factor_{name}"),
+        adapter_factor=table.value("adapter_factor_hf" if name == "hf" else f"memory_factor_{name}"),
+        ring_passes=table.value("ring_passes_torch" if training.framework in ("torchtitan", "fsdp") else "ring_passes"),
         loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),
         tp_hidden=0.0,
         ep_hidden=0.0,

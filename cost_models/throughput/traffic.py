@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Factors = tuple[float, float]
 """Bytes of single kernels / bytes of a fused one, forward and backward."""
 
+FUSED: Factors = 1.0, 1.0
 FUSED_ACTIVATION_SINCE = "2023-12"
 """Megatron-LM's own fusion of gate and activation (core/fusions/fused_bias_swiglu.py) and of the rotary embedding (core 0.5)."""
 
@@ -40,10 +41,12 @@ def traffic(architecture: Architecture, training: Training, stack: Software) -> 
     What is not counted kernel by kernel has the stack's own factor.
     """
     usual = stack.memory_factor, stack.memory_factor
-    found = {"norm": usual, "rotary": usual, "activation": usual}
     single = stack.name in ("hf", "eager")
+    kernel = FUSED if single else usual
+    fused_norm = training.framework == "nanotron" or training.extra.get("norm_kernel") == "fused"
+    found = {"norm": kernel if fused_norm else usual, "rotary": kernel if architecture.positional == "rope" else usual, "activation": usual}
     legacy = training.framework in MEGATRON and "" < training.date < FUSED_ACTIVATION_SINCE
-    if single and architecture.norm == "rms" and training.framework != "nanotron" and training.extra.get("norm_kernel") != "fused":
+    if single and architecture.norm == "rms" and not fused_norm:
         found["norm"] = (_NORM[0] + _ADD) / 10.0, (_NORM[1] + _ADD) / 14.0
     rotary = training.extra.get("rope_fusion", "no" if single or legacy else "yes") == "no"
     if rotary and architecture.positional == "rope":
@@ -51,7 +54,9 @@ def traffic(architecture: Architecture, training: Training, stack: Software) -> 
         more, fused = (_NORM, 8.0) if normed else ((0.0, 0.0), 4.0)
         found["rotary"] = (_ROTARY[0] + more[0]) / fused, (_ROTARY[1] + more[1]) / fused
     kernels = "single" if training.extra.get("swiglu_fusion", "no" if single or legacy else "yes") == "no" else "fused"
-    if training.extra.get("swiglu_kernels", kernels) == "single" and architecture.gated_mlp and "mlp_kernel" not in training.extra:
+    if "mlp_kernel" in training.extra:
+        found["activation"] = kernel
+    elif training.extra.get("swiglu_kernels", kernels) == "single" and architecture.gated_mlp:
         split = _SPLIT if training.framework in MEGATRON else 0.0
         found["activation"] = _GATED[0] / 6.0, (_GATED[1] + split) / 10.0
     return found

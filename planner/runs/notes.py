@@ -103,6 +103,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("loss_chunks", r"\bChunkedCELoss (\d+) chunks"),
     _fact("loss_chunks", r"\bChunkedCELoss\b|\bserialized loss chunks\b", "8"),
     _fact("full_cross_entropy", r"\bfull CrossEntropy \(not chunked\)", "yes"),
+    _fact("fused_cross_entropy", r"\bfused [\w, -]*(?:cross entropy|loss)\b", "yes"),
     _fact("cross_entropy_fusion", r"\bCE fusion on\b", "te"),
     _fact("float8_gather", r"\bfloat8 FSDP all-gather\b", "yes"),
     _fact("grad_accumulation_fp32", r"\bfp32 (?:unsharded )?grad accumulation\b", "yes"),

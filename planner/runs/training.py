@@ -226,6 +226,8 @@ def _loss_and_compile(said: Stated, habits: Habits) -> dict[str, Any]:
     loss = habits.loss
     if said.says("loss_chunks"):
         loss = "chunked"
+    elif said.says("fused_cross_entropy"):
+        loss = "fused"
     elif said.says("full_cross_entropy"):
         loss = "compiled" if compiled == "yes" else "eager"
     return {"loss": loss, "compile": habits.compile if compiled is None else compiled == "yes"}

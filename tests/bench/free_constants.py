@@ -48,6 +48,7 @@ FREE = (
     Free("blackwell", "gemm_fraction_fp4", 0.46, 0.40, 0.56),
     Free("ampere", "gemm_fraction", 0.83, 0.78, 0.87),
     Free("volta", "gemm_fraction", 0.78, 0.64, 0.86),
+    Free("default", "launch_seconds", 3e-6, 1.5e-6, 8e-6),
     # attention kernels
     Free("hopper", "attention_forward_flash3", 0.60, 0.45, 0.66),
     Free("hopper", "attention_forward_flash2", 0.35, 0.28, 0.40),

@@ -245,3 +245,17 @@ def test_sums_by_hand(framework: str, detail: str, given: dict[str, Any], states
     found = read(framework, detail, **given)
     peak = float(num(cost(found.architecture, found.training, found.layout, found.pool).memory.peak_allocated_bytes))
     assert peak == pytest.approx(states + rest, rel=0.2), f"{peak / GIB:.1f} GiB, by hand {(states + rest) / GIB:.1f}"
+
+
+def test_an_unnamed_stack_fuses_and_overlaps_nothing() -> None:
+    unnamed = read("other", "in-house", tp=2, pp=1, dp=4).training
+    named = read("other", "Megatron-LM of ours", tp=2, pp=1, dp=4).training
+    assert unnamed.framework == named.framework == "megatron"
+    assert unnamed.extra["class"] == "eager" and "class" not in named.extra
+
+
+@pytest.mark.parametrize(
+    ("date", "precision", "compiled"), [("2024-04", "bf16", False), ("2024-04", "fp8", None), ("2025-06", "bf16", None)]
+)
+def test_torchtitan_of_2024_is_not_compiled(date: str, precision: str, compiled: bool | None) -> None:
+    assert read("torchtitan", date=date, precision=precision, **PARALLEL).training.compile is compiled
