@@ -45,7 +45,7 @@ def step_time(
     groups = replicas(layout, f, experts=architecture.moe is not None)
     p = _parts(architecture, training, layout, pool, ops, stages, (stack, r, f, groups))
     forward, backward, weight = _passes(p, training)
-    shown = forward[0] + 0.0 * stages.index, backward[0] + 0.0 * stages.index
+    shown = tuple(part[0] + 0.0 * stages.index for part in (forward, backward, weight))
     held = decisive(architecture, stages, layout)
     if held is not stages:
         p = _parts(architecture, training, layout, pool, ops, held, (stack, r, f, groups))
@@ -68,6 +68,7 @@ def step_time(
         hardware_flop=num(hardware),
         stage_forward_seconds=shown[0],
         stage_backward_seconds=shown[1],
+        stage_weight_seconds=shown[2],
     )
 
 
@@ -106,9 +107,7 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
     )
 
 
-def _parts(
-    architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing
-) -> Parts:
+def _parts(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing) -> Parts:
     c = _context(architecture, training, layout, wing)
     stack, _, _, groups = wing
     layers = [unit(rows, c, moe=kind.moe) for kind, rows in ops.kinds]

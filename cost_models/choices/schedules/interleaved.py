@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.orders import Pass, Step, alternating, around
 from cost_models.choices.pipeline import longest_path
 from cost_models.numeric import Num, num
 
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
 NAME = "interleaved"
 SENTENCE = "1F1B over v model chunks a stage, which divides the bubble by v"
 SOURCE = "Narayanan et al. 2021 (arXiv 2104.04473), section 2.2; Megatron-LM core/pipeline_parallel/schedules.py"
+CHUNKS = None
+place = around
+
+
+def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Step]:
+    """Groups of p micro-batches go through one chunk after the other; rank i warms up with 2 (p - i - 1) + (v - 1) p passes.
+
+    Raises ValueError for micro-batches that are no multiple of the ranks.
+    """
+    if micro_batches % ranks:
+        raise ValueError(f"interleaving needs micro-batches in multiples of the {ranks} stages, not {micro_batches}")
+    groups = range(0, micro_batches, ranks)
+    turns = [(chunk, i) for first in groups for chunk in range(chunks) for i in range(first, first + ranks)]
+    forwards = [Pass("forward", chunk, i) for chunk, i in turns]
+    backwards = [Pass("backward", chunks - 1 - chunk, i) for chunk, i in turns]
+    return alternating(min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, len(turns)), forwards, backwards)
 
 
 def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
