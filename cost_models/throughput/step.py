@@ -159,7 +159,7 @@ def _ledger(
         (forward_all + exposed_send * d.pp, backward_all + exposed_send * d.pp, weight_all),
     )
     whole = schedule(layout.choices.schedule).seconds(there)
-    pick = slowest(there.forward + there.backward)
+    pick = slowest(layout, held, there.forward + there.backward)
     terms = list(stage_terms(p, pick, flat(m), training))
     terms += pipeline_terms(
         whole=whole,

@@ -113,8 +113,8 @@ def seconds(line: Line) -> Num:
 
     An overlapped pair takes its forward and its backward one after the other: what overlaps inside it is traffic, and planner has taken
     that off each pass already. For equal stages with F = B = W (B: input gradients alone) the bubble is the source's
-    (p / 2 - 1)(F&B + B - 3 W), whose B means both gradients. A rank runs its own stage for one half of the micro-batches and the mirrored one for
-    the other half: beside a slower stage than its own the pipeline may take less than all of them through the slowest stage.
+    (p / 2 - 1)(F&B + B - 3 W), whose B means both gradients. A rank runs its own stage for one half of the micro-batches and the
+    mirrored stage for the other half.
     """
     return played(RECIPE, line)
 

@@ -30,15 +30,15 @@ def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Step]:
     that there are not are left out."""
     m, behind = max(2 * ranks - 1, micro_batches), ranks - rank
     warm = 2 * ranks - 1 - rank
+    both: list[tuple[Kind, int]] = [("inputs", 0), ("weight", 0), ("forward", 1), ("inputs", 1), ("weight", 1)]
     made: list[tuple[Kind, int]] = [("forward", 0)] * (2 * behind - 1)
-    made += [("forward", 1), ("forward", 0)] * rank
-    made += [("forward", 1), ("inputs", 1), ("weight", 1)] * behind
+    made += [*both[2:3], ("forward", 0)] * rank
+    made += both[2:] * behind
     for i in range(m - ranks):
-        made += [("forward", 0)] if warm + i < m else []
-        made += [("inputs", 0), ("weight", 0), ("forward", 1), ("inputs", 1), ("weight", 1)]
-    made += [("inputs", 0), ("inputs", 1)] * rank
-    made += [("inputs", 0), ("weight", 0)] * behind
-    made += [("weight", 1)] * rank + [("weight", 0)] * rank
+        made += [("forward", 0), *both] if warm + i < m else both
+    made += [both[0], both[3]] * rank
+    made += both[:2] * behind
+    made += [both[4]] * rank + [both[1]] * rank
     count: dict[tuple[Kind, int], int] = {}
     steps: list[Step] = []
     for kind, chunk in made:
