@@ -149,7 +149,8 @@ def _gpipe_so_far(shape: Shape, label: Label, rest: float) -> float:
 
 
 def _alone(shape: Shape, stage: int, values: tuple[float, ...], label: Label) -> Label:
-    return (max(label[0], values[0]),)
+    """All micro-batches through the slowest stage: the zero-bubble V takes no less."""
+    return (max(label[0], shape.micro_batches * (values[0] + values[1])),)
 
 
 def _alone_end(shape: Shape, label: Label) -> float:

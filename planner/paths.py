@@ -5,12 +5,15 @@ Each schedule's formula (cost_models.choices.schedules) is taken apart here once
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.choices.played import Index, Recipe, graph_of
+from cost_models.choices.schedules import zb_v
 from planner.solver.chain import NODE, Node, Path
 
 Array = npt.NDArray[np.float64]
@@ -106,24 +109,84 @@ def _gpipe(stages: int, m: float, vpp: float) -> tuple[Node, ...]:
     )
 
 
-def _alone(stages: int, m: float, vpp: float) -> tuple[Node, ...]:
-    """The slowest stage with its own bubble."""
-    return (Node(tuple(((j, 0, 1.0),) for j in range(stages)), counts=True),)
+@lru_cache(maxsize=256)
+def _followed(recipe: Recipe, stages: int, m: int) -> tuple[Node, ...]:
+    """The longest path through the order of passes (cost_models.choices.played), step by step. Forward, backward and weight gradients
+    are values 0, 1 and 2."""
+    followed = recipe.followed(stages, m)
+    graph = graph_of(recipe, stages, followed)
+    works = [_worked(rows, stages, recipe.place(0, 0, stages, recipe.chunks).part) for rows in graph.works.tolist()]
+    found: list[Node] = []
+    if not len(graph.middle):
+        ended = _ends(graph.before, works, range(len(works)), found)
+        return (*found, Node(tuple(ended[s] for s in graph.last), counts=True))
+    ended, left = (_ends(levels, works, graph.middle.tolist(), found) for levels in (graph.before, graph.after))
+    more = (m - followed) / recipe.round
+    paths = []
+    for step, rows in zip(graph.middle.tolist(), graph.rounds.tolist(), strict=True):
+        round_ = _worked(rows, stages, recipe.place(0, 0, stages, recipe.chunks).part)
+        paths.append(_joined(ended[step], left[step], _times(works[step], -1.0), _times(round_, more)))
+    return (*found, Node(tuple(paths), counts=True))
+
+
+def _worked(rows: list[int], stages: int, part: float) -> Path:
+    """Return what a step takes, from the rows of works of cost_models.choices.played."""
+    found: list[tuple[int, int, float]] = []
+    for row in rows:
+        kind, stage = divmod(row, stages)
+        found += [(stage, value, weight * part) for value, weight in _KINDS[kind]]
+    return _joined(tuple(found))
+
+
+_KINDS: tuple[tuple[tuple[int, float], ...], ...] = (((0, 1.0),), ((1, 1.0),), ((1, 1.0), (2, -1.0)), ((2, 1.0),), ())
+"""Values of forward, backward, input gradients, weight gradients and nothing."""
+
+
+def _ends(levels: tuple[tuple[Index, Index], ...], works: list[Path], wanted: Iterable[int], found: list[Node]) -> dict[int, Path]:
+    """Return the ends of the wanted steps as paths, and put the nodes that they rest on behind those found so far."""
+    waits = {
+        s: [w for w in before if w < len(works)] for level, rest in levels for s, before in zip(level.tolist(), rest.tolist(), strict=True)
+    }
+    needed, open_ = set(wanted), list(wanted)
+    while open_:
+        more = [w for w in waits[open_.pop()] if w not in needed]
+        needed.update(more)
+        open_ += more
+    ends: dict[int, Path] = {}
+    for step in (s for level, _ in levels for s in level.tolist() if s in needed):
+        begun: Path = ends[waits[step][0]] if len(waits[step]) == 1 else ()
+        if len(waits[step]) > 1:
+            begun = ((NODE, len(found), 1.0),)
+            found.append(Node(tuple(ends[w] for w in waits[step])))
+        ends[step] = _joined(begun, works[step])
+    return ends
+
+
+def _joined(*paths: Path) -> Path:
+    """Return one path with the weights of all, each value named once."""
+    weights: dict[tuple[int, int], float] = {}
+    for stage, value, weight in (part for path in paths for part in path):
+        weights[stage, value] = weights.get((stage, value), 0.0) + weight
+    return tuple((*key, weight) for key, weight in weights.items() if weight)
+
+
+def _times(path: Path, factor: float) -> Path:
+    return tuple((stage, value, weight * factor) for stage, value, weight in path)
 
 
 _NODES: dict[str, Callable[[int, float, float], tuple[Node, ...]]] = {
     "1f1b": lambda stages, m, vpp: _longest_path(passes("1f1b", stages, m, vpp)),
     "interleaved": lambda stages, m, vpp: _longest_path(passes("interleaved", stages, m, vpp)),
     "gpipe": _gpipe,
-    "zb-v": _alone,
+    "zb-v": lambda stages, m, vpp: _followed(zb_v.RECIPE, stages, int(m)),
 }
-VALUES = {"1f1b": 2, "interleaved": 2, "gpipe": 2, "zb-v": 1}
-"""Schedule -> how many of an option's values are the pipeline's: forward and backward, or all micro-batches through the stage alone."""
+VALUES = {"1f1b": 2, "interleaved": 2, "gpipe": 2, "zb-v": 3}
+"""Schedule -> how many of an option's values are the pipeline's: forward and backward, and weight gradients where they run apart."""
 
 
-def values(schedule: str, forward: Array, backward: Array, alone: Array) -> Values:
+def values(schedule: str, forward: Array, backward: Array, weight: Array) -> Values:
     """Return the values of options."""
-    return (alone,) if VALUES[schedule] == 1 else (forward, backward)
+    return (forward, backward, weight)[: VALUES[schedule]]
 
 
 def least(

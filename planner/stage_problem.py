@@ -200,7 +200,7 @@ class _Maker:
         good = self._fits(table) & (self.shape.least(position, table.forward_seconds, table.backward_seconds) <= self.below)
         if not good.any():
             return
-        found = values(self.shape.schedule, table.forward_seconds, table.backward_seconds, table.alone_seconds)
+        found = values(self.shape.schedule, table.forward_seconds, table.backward_seconds, table.weight_seconds)
         first: dict[tuple[int, Key], int] = {}
         for i in np.flatnonzero(good):
             first.setdefault((want.levels[i], want.keys[i]), int(i))

@@ -105,7 +105,7 @@ class Shape:
             stage, held, counts = key
             ends = [self.first[i] * (stage == 0) + self.last[i] * (stage == self.stages - 1) for i in (0, 1)]
             times = tuple(self.send[i] + ends[i] + sum(n * kind[i] for n, kind in zip(counts, self.kinds, strict=True)) for i in (0, 1))
-            taken = times if VALUES[self.schedule] == 2 else (self.micro_batches * (times[0] + times[1]),)
+            taken = (*times, 0.0)[: VALUES[self.schedule]]
             stages[stage].append(Option(layers=held, values=taken, starts=spans.begins(key)))
         return Chain(stages=tuple(map(tuple, stages)), layers=self.layers, nodes=())
 

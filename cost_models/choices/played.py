@@ -56,6 +56,8 @@ class Graph:
     """Level by level: steps (n,), and what each of them waits for (n, most)."""
     after: tuple[tuple[Index, Index], ...]
     """The same from the end: steps, and what waits for each of them."""
+    last: tuple[int, ...]
+    """The last step of each rank."""
     middle: Index
     """A step of each rank, one round of which is like the next; empty where the schedule has not settled."""
     rounds: Index
@@ -100,7 +102,7 @@ def _every(evaluated: Array, total: Array, held: dict[int, int], ranks: int) -> 
 def _longest(recipe: Recipe, ranks: int, micro_batches: int, times: list[Array]) -> Array:
     """Return the longest path of pipelines of equal size, (n,). `times`: forward, backward and weight of every stage, (ranks, n)."""
     followed = recipe.followed(ranks, micro_batches)
-    graph = _graph(recipe, ranks, followed)
+    graph = graph_of(recipe, ranks, followed)
     forward, backward, weight = times
     works = np.concatenate([forward, backward, backward - weight, weight, np.zeros((1, forward.shape[1]))])
     works *= recipe.place(0, 0, ranks, recipe.chunks).part
@@ -136,7 +138,8 @@ def _largest(rows: Array) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _graph(recipe: Recipe, ranks: int, micro_batches: int) -> Graph:
+def graph_of(recipe: Recipe, ranks: int, micro_batches: int) -> Graph:
+    """Return the steps of all ranks for the micro-batches that are followed."""
     orders = [recipe.order(rank, ranks, recipe.chunks, micro_batches) for rank in range(ranks)]
     places = {(r, c): recipe.place(r, c, ranks, recipe.chunks) for r in range(ranks) for c in range(recipe.chunks)}
     steps = [(rank, step) for rank, order in enumerate(orders) for step in order]
@@ -150,19 +153,21 @@ def _graph(recipe: Recipe, ranks: int, micro_batches: int) -> Graph:
         works=_padded([[KINDS.index(p.kind) * ranks + places[r, p.chunk].stage for p in step] for r, step in steps], len(KINDS) * ranks),
         before=_levels(waits),
         after=_levels(followers),
+        last=tuple(number for number, (r, _) in enumerate(steps) if number + 1 == len(steps) or steps[number + 1][0] != r),
         middle=np.array(_middle(orders) if micro_batches >= 2 * ranks + recipe.more else [], dtype=np.intp),
         rounds=np.array([[kind * ranks + s for s in held for kind in (0, 1)] for held in stages], dtype=np.intp),
     )
 
 
 def _waits(steps: list[tuple[int, Step]], places: dict[tuple[int, int], Place]) -> list[list[int]]:
-    """Return for each step the steps that it waits for."""
+    """Return for each step those that it waits for: the one before it, and of other ranks those that leave its inputs (what its own rank
+    leaves comes before it in the order)."""
     left_by = {output(p, places[r, p.chunk]): number for number, (r, step) in enumerate(steps) for p in step if p.kind != "weight"}
     found: list[list[int]] = []
     for number, (rank, step) in enumerate(steps):
         own = [number - 1] if number and steps[number - 1][0] == rank else []
         inputs = (awaited(p, places[rank, p.chunk]) for p in step)
-        found.append(own + [left_by[i] for i in inputs if i is not None])
+        found.append(own + [left_by[i] for i in inputs if i is not None and steps[left_by[i]][0] != rank])
     return found
 
 

@@ -65,11 +65,6 @@ def line_of(stages: int, m: float, vpp: float, times: list[tuple[float, float, f
     )
 
 
-def alone(stages: int, m: float, f: float, b: float, w: float) -> float:
-    """All micro-batches through one stage of the zero-bubble V."""
-    return m * (f + b) + (stages - 1.0) * (max(f, b - w, w) - min(f, b - w, w)) / 2.0
-
-
 def option(
     name: str,
     stages: int,
@@ -81,7 +76,7 @@ def option(
     level: int = 0,
 ) -> Option:
     f, b, w = time
-    taken = values(name, np.array([f]), np.array([b]), np.array([alone(stages, m, f, b, w)]))
+    taken = values(name, np.array([f]), np.array([b]), np.array([w]))
     return Option(layers=layers, values=(*(float(v[0]) for v in taken), *once), level=level)
 
 
