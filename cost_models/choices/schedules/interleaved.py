@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.around import with_ways_around
 from cost_models.choices.orders import Pass, Step, alternating, around
 from cost_models.choices.pipeline import longest_path
 from cost_models.numeric import Num, num
@@ -56,11 +57,11 @@ def layer_passes(stage: Num, layers: Num, pp: Num, vpp: Num, micro_batches: Num,
 
 
 def seconds(line: Line) -> Num:
-    """The longest path through the passes (cost_models.choices.pipeline): stage i warms up with 2 (p - i - 1) + (v - 1) p chunks.
+    """The longest path through the passes (cost_models.choices.pipeline and around): stage i warms up with 2 (p - i - 1) + (v - 1) p
+    chunks.
 
-    Exact for equal stages and m a multiple of p (the only case that Megatron runs), and nearly always where only embedding, head and
-    remaining layers make stages unequal; else a lower bound, for a path may also wrap around the stages. Other m wait for the last group.
+    Exact for any stages and m a multiple of p, the only case that Megatron runs; other m wait for the last group.
     """
     rest = line.micro_batches - np.floor(line.micro_batches / line.pp) * line.pp
     idle = np.where((rest > 0.0) & (line.pp > 1.0), (line.vpp - 1.0) * (line.pp - rest), 0.0)
-    return longest_path(line, 2.0, (line.vpp - 1.0) * line.pp, line.vpp, idle)
+    return with_ways_around(line, longest_path(line, 2.0, (line.vpp - 1.0) * line.pp, line.vpp, idle))
