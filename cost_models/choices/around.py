@@ -38,8 +38,7 @@ def with_ways_around(line: Line, found: Num) -> Num:
         np.broadcast_to(num(x).reshape(-1), (size,)) for x in (line.pp, line.vpp, line.micro_batches, line.forward_sum, line.backward_sum)
     )
     forward, backward, behind, before = (_columns(x, size) for x in (line.forward, line.backward, line.behind, line.before))
-    # where the last stage has the slowest forward and backward, every path has its turns and rests there
-    may = (_largest(forward) > forward[-1]) | (_largest(backward) > backward[-1])
+    may = _better(forward, backward, forward_sum, pp) | _better(backward, forward, backward_sum, pp)
     may &= (pp > 1.0) & (np.floor(m / pp) * pp == m)
     at = np.flatnonzero(may)
     if not len(at):
@@ -55,6 +54,13 @@ def with_ways_around(line: Line, found: Num) -> Num:
     best = np.array(found, dtype=np.float64).reshape(-1)
     best[at] = np.maximum(best[at], _longest(stages, pp[at], vpp[at], m[at], sums))
     return best.reshape(np.shape(found))
+
+
+def _better(passes: list[Array], others: list[Array], total: Array, pp: Array) -> npt.NDArray[np.bool_]:
+    """Tell where a path may gain by a way round: the last stage has not the slowest of these passes, so that its warm-up and turns are not
+    the best; or the first stage's longer warm-up, less what a way round takes back, is worth more than the last stage's own rounds."""
+    most, last = _largest(passes), passes[-1]
+    return np.asarray((most > last) | (2.0 * (pp - 1.0) * most > pp * (last + others[-1]) + total - last))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,10 +107,9 @@ def _longest(stages: list[_Stage], pp: Array, vpp: Array, m: Array, sums: tuple[
     group, last = pp * vpp, m * vpp - 1.0
     warm = [2.0 * s.behind + group - pp for s in stages]
     turns = [w <= last for w in warm]
-    chunked = vpp > 1.0
-    down = _Ways.of([s.forward for s in stages], sums[0], stages, warm, [t & chunked for t in turns], (pp, group))
-    up = _Ways.of([s.backward for s in stages], sums[1], stages, warm, [t & chunked for t in turns], (pp, group))
-    several = chunked & (m >= 2.0 * pp)
+    down = _Ways.of([s.forward for s in stages], sums[0], stages, warm, (pp, group, last))
+    up = _Ways.of([s.backward for s in stages], sums[1], stages, warm, (pp, group, last))
+    several = (vpp > 1.0) & (m >= 2.0 * pp)
     # the last group's forward of the last stage that leads round, and from there all that follows a first forward
     ends = last - pp
     best = np.where(
@@ -127,11 +132,11 @@ def _few(stages: list[_Stage], warm: list[Array], last: Array, ways: tuple[_Ways
     """Return the longest path, (n,), that rests at a stage whose forwards all come before its first backward."""
     down, up = ways
     rests = [w >= last for w in warm]
-    forward, backward = (_largest([np.where(r, x, 0.0) for r, x in zip(rests, way.passes, strict=True)]) for way in ways)
+    forward, backward = (way.rest(rests) for way in ways)
     best = 0.0 * last
     for j, s in enumerate(stages):
-        turned = np.maximum(down.turn[j] + last * backward, up.turn[j] + last * forward)
-        best = np.maximum(best, np.where(warm[j] <= last, turned, s.reached + last * (down.slowest[j] + up.slowest[j])))
+        turned = np.maximum(down.turn[j] + backward, up.turn[j] + forward)
+        best = np.maximum(best, np.where(rests[j], down.turn[j] + up.turn[j] - s.reached, turned))
     return best
 
 
@@ -143,36 +148,38 @@ class _Ways:
     """Seconds of one pass."""
     sum: Array
     """Over all stages."""
-    slowest: list[Array]
-    """Of the stages up to each one."""
+    all_round: Array
+    """All passes but one, by rests at the slowest stage and one way round; 0 where there is no other chunk."""
+    last: Array
+    """Passes, less one."""
     turn: list[Array]
     """The longest way there, to the first backward of each stage and up again from it."""
     way: list[Array]
     """The longest of those of the stage and all after it."""
 
     @classmethod
-    def of(
-        cls,
-        passes: list[Array],
-        total: Array,
-        stages: list[_Stage],
-        warm: list[Array],
-        turns: list[npt.NDArray[np.bool_]],
-        sizes: tuple[Array, Array],
-    ) -> _Ways:
-        pp, group = sizes
+    def of(cls, passes: list[Array], total: Array, stages: list[_Stage], warm: list[Array], sizes: tuple[Array, Array, Array]) -> _Ways:
+        pp, group, last = sizes
         slowest = [passes[0]]
         for x in passes[1:]:
             slowest.append(np.maximum(slowest[-1], x))
+        chunked = group > pp
         turn = []
-        for s, w, most, able in zip(stages, warm, slowest, turns, strict=True):
-            before = np.minimum(w - pp, group - pp - 1.0)
-            around = np.where(able, total + before * slowest[-1] + (w - pp - before) * most, 0.0)
-            turn.append(s.reached + np.maximum(w * most, around))
+        for s, w, most in zip(stages, warm, slowest, strict=True):
+            rests = np.minimum(w, last)
+            before = np.minimum(rests - pp, group - pp - 1.0)
+            around = np.where(chunked, total + before * slowest[-1] + (rests - pp - before) * most, 0.0)
+            turn.append(s.reached + np.maximum(rests * most, around))
         way = [turn[-1]]
         for x in turn[-2::-1]:
             way.insert(0, np.maximum(way[0], x))
-        return cls(passes=passes, sum=total, slowest=slowest, turn=turn, way=way)
+        all_round = np.where(chunked, total + (last - pp) * slowest[-1], 0.0)
+        return cls(passes=passes, sum=total, all_round=all_round, last=last, turn=turn, way=way)
+
+    def rest(self, able: list[npt.NDArray[np.bool_]]) -> Array:
+        """Return the longest that all passes but one take at a stage that is able to rest."""
+        most = _largest([np.where(r, x, 0.0) for r, x in zip(able, self.passes, strict=True)])
+        return np.maximum(self.last * most, self.all_round)
 
     def round_until(self, index: Array, stages: list[_Stage], warm: list[Array]) -> Array:
         """Return the longest way to the last stage's pass `index` and all round from it, by rounds of a stage that has warmed up then."""
