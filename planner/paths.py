@@ -73,33 +73,91 @@ def nodes(schedule: str, stages: int, micro_batches: float, vpp: float, terms: i
     return (*found, *once)
 
 
+class _Built:
+    """Nodes of 1F1B, interleaved or not. Forward and backward are values 0 and 1; what is kept for each of both has two entries."""
+
+    def __init__(self, p: Passes) -> None:
+        self.p, self.share, self.stages = p, 1.0 / p.chunks, range(p.stages)
+        self.found: list[Node] = []
+        self.around = p.chunks > 1.0 and p.stages > 1 and not p.idle
+        """Ways round the stages are open (cost_models.choices.around)."""
+        self.wanted = [p.each * (p.stages - 1.0 - s) + p.more for s in self.stages]
+        self.slowest: list[list[Path]] = []
+        self.turn: list[list[Path]] = []
+        self.way: list[list[Path]] = []
+        for v in (0, 1):
+            slowest: list[Path] = []
+            for s in self.stages:
+                slowest.append(self.node(((s, v, self.share),), *slowest[-1:]))
+            self.slowest.append(slowest)
+            self.turn.append([self._turn(v, s) for s in self.stages])
+            way = [self.turn[v][-1]]
+            for s in reversed(self.stages[:-1]):
+                way.insert(0, self.node(self.turn[v][s], way[0]))
+            self.way.append(way)
+
+    def node(self, *paths: Path) -> Path:
+        """Put a node, and return the path that is it alone."""
+        self.found.append(Node(paths))
+        return ((NODE, len(self.found) - 1, 1.0),)
+
+    def reached(self, stage: int) -> Path:
+        """All stages up to this one."""
+        return tuple((s, v, self.share) for s in range(stage + 1) for v in (0, 1))
+
+    def time(self, stage: int, count: float) -> Path:
+        """`count` forwards and backwards of a stage."""
+        return tuple((stage, v, count * self.share) for v in (0, 1))
+
+    def all_stages(self, v: int) -> Path:
+        return tuple((s, v, self.share) for s in self.stages)
+
+    def _turn(self, v: int, s: int) -> Path:
+        """The way to a turn at a stage and up from it."""
+        rests, p = self.p.warm[s], self.p
+        own = joined(self.reached(s), times(self.slowest[v][s], rests))
+        if not self.around:
+            return own
+        before = min(rests - p.stages, p.more - 1.0)
+        rounds = joined(times(self.slowest[v][-1], before), times(self.slowest[v][s], rests - p.stages - before))
+        return self.node(own, joined(self.reached(s), self.all_stages(v), rounds))
+
+    def path_round(self, s: int, rounds: float) -> Path:
+        """What a path takes that goes round a stage, beside both ways to it."""
+        return joined(self.time(s, rounds), times(self.reached(s), -1.0))
+
+    def round_until(self, v: int, index: float) -> Path:
+        """The way to the last stage's pass `index`, and all round from it."""
+        able = [s for s in self.stages if self.wanted[s] <= index]
+        return self.node(*(joined(self.way[v][s], self.path_round(s, index - self.wanted[s]), self.all_stages(v)) for s in able))
+
+
 def _longest_path(p: Passes) -> tuple[Node, ...]:
-    """Forward and backward are values 0 and 1. Of each: the slowest stage up to each one; the way to a turn at it or later; then the
-    path round each stage."""
-    share, stages = 1.0 / p.chunks, range(p.stages)
-    found: list[Node] = []
-    slowest: dict[tuple[int, int], int] = {}
-    way: dict[tuple[int, int], int] = {}
-    for v in (0, 1):
-        for s in stages:
-            before: tuple[Path, ...] = (((NODE, slowest[v, s - 1], 1.0),),) if s else ()
-            slowest[v, s] = len(found)
-            found.append(Node((((s, v, share),), *before)))
-        for s in reversed(stages):
-            turn: Path = (*_reached(s, share), (NODE, slowest[v, s], p.warm[s]))
-            later: tuple[Path, ...] = (((NODE, way[v, s + 1], 1.0),),) if s + 1 in stages else ()
-            way[v, s] = len(found)
-            found.append(Node((turn, *later)))
-    paths = []
-    for s in stages:
-        if p.turns[s]:
-            own = [(i, v, -share + (p.steady[s] * share if i == s else 0.0)) for i in range(s + 1) for v in (0, 1)]
-            paths.append((*own, (NODE, way[0, s], 1.0), (NODE, way[1, s], 1.0)))
-    return (*found, Node(tuple(paths), counts=True))
+    """The paths of cost_models.choices.pipeline, and of cost_models.choices.around where stages hold several chunks."""
+    b = _Built(p)
+    paths = [joined(b.path_round(s, p.steady[s]), b.way[0][s], b.way[1][s]) for s in b.stages if p.turns[s]]
+    if p.chunks > 1.0 and p.last + 1.0 >= 2.0 * p.stages * p.chunks and b.around:
+        rounds = [b.round_until(v, p.stages * p.chunks) for v in (0, 1)]
+        ends = [b.round_until(v, p.last - p.stages) for v in (0, 1)]
+        paths += [joined(ends[v], b.way[1 - v][0]) for v in (0, 1)]
+        for s in (s for s in b.stages if p.turns[s]):
+            left, later = p.last - b.wanted[s], 2.0 * (s + 1.0)
+            paths += [joined(rounds[v], b.way[1 - v][s], b.time(s, left - later)) for v in (0, 1)]
+            paths += [joined(*rounds, b.time(s, left - 2.0 * later), b.reached(s))] if left >= 2.0 * later else []
+    elif p.each > 1.0 and p.stages > 1 and not p.idle and b.wanted[0] > p.last:
+        resting = [s for s in b.stages if b.wanted[s] >= p.last]
+        rest = [_rest(b, v, resting) for v in (0, 1)]
+        for s in b.stages:
+            both = [joined(b.turn[0][s], b.turn[1][s], times(b.reached(s), -1.0))]
+            paths += both if s in resting else [joined(b.turn[v][s], rest[1 - v]) for v in (0, 1)]
+    return (*b.found, Node(tuple(paths), counts=True))
 
 
-def _reached(stage: int, share: float) -> Path:
-    return tuple((i, v, share) for i in range(stage + 1) for v in (0, 1))
+def _rest(b: _Built, v: int, resting: list[int]) -> Path:
+    """All passes of one kind but one, at the slowest of the resting stages or with one way round."""
+    paths = [((s, v, b.share * b.p.last),) for s in resting]
+    more = [joined(b.all_stages(v), times(b.slowest[v][-1], b.p.last - b.p.stages))] if b.around else []
+    return b.node(*paths, *more)
 
 
 def _gpipe(stages: int, m: float, vpp: float) -> tuple[Node, ...]:
@@ -125,7 +183,7 @@ def _followed(recipe: Recipe, stages: int, m: int) -> tuple[Node, ...]:
     paths = []
     for step, rows in zip(graph.middle.tolist(), graph.rounds.tolist(), strict=True):
         round_ = _worked(rows, stages, recipe.place(0, 0, stages, recipe.chunks).part)
-        paths.append(_joined(ended[step], left[step], _times(works[step], -1.0), _times(round_, more)))
+        paths.append(joined(ended[step], left[step], times(works[step], -1.0), times(round_, more)))
     return (*found, Node(tuple(paths), counts=True))
 
 
@@ -135,7 +193,7 @@ def _worked(rows: list[int], stages: int, part: float) -> Path:
     for row in rows:
         kind, stage = divmod(row, stages)
         found += [(stage, value, weight * part) for value, weight in _KINDS[kind]]
-    return _joined(tuple(found))
+    return joined(tuple(found))
 
 
 _KINDS: tuple[tuple[tuple[int, float], ...], ...] = (((0, 1.0),), ((1, 1.0),), ((1, 1.0), (2, -1.0)), ((2, 1.0),), ())
@@ -158,11 +216,11 @@ def _ends(levels: tuple[tuple[Index, Index], ...], works: list[Path], wanted: It
         if len(waits[step]) > 1:
             begun = ((NODE, len(found), 1.0),)
             found.append(Node(tuple(ends[w] for w in waits[step])))
-        ends[step] = _joined(begun, works[step])
+        ends[step] = joined(begun, works[step])
     return ends
 
 
-def _joined(*paths: Path) -> Path:
+def joined(*paths: Path) -> Path:
     """Return one path with the weights of all, each value named once."""
     weights: dict[tuple[int, int], float] = {}
     for stage, value, weight in (part for path in paths for part in path):
@@ -170,7 +228,7 @@ def _joined(*paths: Path) -> Path:
     return tuple((*key, weight) for key, weight in weights.items() if weight)
 
 
-def _times(path: Path, factor: float) -> Path:
+def times(path: Path, factor: float) -> Path:
     return tuple((stage, value, weight * factor) for stage, value, weight in path)
 
 
