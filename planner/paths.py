@@ -132,6 +132,7 @@ class _Built:
         return self.node(*(joined(self.way[v][s], self.path_round(s, index - self.wanted[s]), self.all_stages(v)) for s in able))
 
 
+@lru_cache(maxsize=4096)
 def _longest_path(p: Passes) -> tuple[Node, ...]:
     """The paths of cost_models.choices.pipeline, and of cost_models.choices.around where stages hold several chunks."""
     b = _Built(p)
