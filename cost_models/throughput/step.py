@@ -46,7 +46,7 @@ def step_time(
     groups = replicas(layout, f, experts=architecture.moe is not None)
     p = _parts(architecture, training, layout, pool, ops, stages, (stack, r, f, groups))
     forward, backward, weight = _passes(p, training)
-    shown = of_stages(forward[0], stages.index), of_stages(backward[0], stages.index)
+    shown = tuple(of_stages(part[0], stages.index) for part in (forward, backward, weight))
     held = decisive(architecture, stages, layout)
     if held is not stages:
         p = _parts(architecture, training, layout, pool, ops, held, (stack, r, f, groups))
@@ -69,6 +69,7 @@ def step_time(
         hardware_flop=num(hardware),
         stage_forward_seconds=shown[0],
         stage_backward_seconds=shown[1],
+        stage_weight_seconds=shown[2],
     )
 
 
@@ -116,9 +117,7 @@ def _routing(architecture: Architecture) -> Routing:
     return Routing(copies=float(m.topk), groups=float(m.groups), topk_groups=float(m.topk_groups))
 
 
-def _parts(
-    architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing
-) -> Parts:
+def _parts(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing) -> Parts:
     c = _context(architecture, training, ops.layout, wing)
     stack, _, _, groups = wing
     layers = [unit(rows, c, moe=kind.moe) for kind, rows in ops.kinds]
@@ -172,7 +171,7 @@ def _ledger(
         (forward_all + exposed_send * d.pp, backward_all + exposed_send * d.pp, weight_all),
     )
     whole = schedule(layout.choices.schedule).seconds(there)
-    pick = slowest(there.forward + there.backward)
+    pick = slowest(layout, held, there.forward + there.backward)
     terms = list(stage_terms(p, pick, flat(m), training))
     terms += pipeline_terms(
         whole=whole,

@@ -18,12 +18,14 @@ from cost_models.throughput.unit import Unit
 if TYPE_CHECKING:
     from cost_models.layout import Layout
     from cost_models.throughput.replicas import Synchronised, Update
-    from cost_models.throughput.stagewise import Parts, Pick
+    from cost_models.throughput.stagewise import Parts
     from cost_models.training import Training
 
 HOST = "hardware/measured/software.toml (host time per layer by class of software)"
 HOST_LINK = "hardware/measured/host.toml (host link, CPU Adam, NVMe)"
 _Read = Callable[[Unit], Num]
+_Pick = Callable[[Num], Num]
+"""Takes the value of the rank that sets the pace."""
 
 _COMPUTE: tuple[tuple[str, _Read, str], ...] = (
     ("compute.gemm_forward", lambda u: u.gemm_f, "micro_batches x sum of forward GEMMs"),
@@ -55,8 +57,8 @@ _VOCABULARY = "micro_batches x (embedding + head + loss)"
 _LAUNCH = "micro_batches x layers x max(host - device, 0)"
 
 
-def stage_terms(p: Parts, pick: Pick, m: Num, training: Training) -> list[Term]:
-    """Return what the micro-batches cost at the stage that sets the pace. Embedding and head stand in `compute.vocabulary_*`."""
+def stage_terms(p: Parts, pick: _Pick, m: Num, training: Training) -> list[Term]:
+    """Return what the micro-batches cost at the rank that sets the pace. Embedding and head stand in `compute.vocabulary_*`."""
     k = p.layer_kinds
     counts = [pick(c) for c in p.counts]
     body = tuple(zip((*p.units[:k], *p.units[k + 2 :]), (*counts[:k], *counts[k + 2 :]), strict=True))
@@ -98,7 +100,7 @@ def rerun(u: Unit) -> Num:
     return u.forward - gathered - u.offload_exposed_f - u.kept_f
 
 
-def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: Pick) -> Num:
+def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: _Pick) -> Num:
     total: Num = 0.0
     for u, count in parts:
         value = read(u)
@@ -116,7 +118,7 @@ def _device_backward(u: Unit) -> Num:
 
 
 def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, schedule: str) -> list[Term]:
-    """Return bubble and sends: the bubble is what the pipeline takes beyond the work of its slowest stage."""
+    """Return bubble and sends: the bubble is what the pipeline takes beyond the work of its slowest rank."""
     return [
         Term(
             name="pp.bubble",

@@ -47,6 +47,8 @@ class StageTime:
     stage: int
     forward_seconds: float
     backward_seconds: float
+    weight_seconds: float
+    """Its part that computes weight gradients."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,8 +106,12 @@ def exposed(term: Term) -> float:
 def stage_times(plan: Plan) -> tuple[StageTime, ...]:
     """Return forward and backward of every stage."""
     index = [int(i) for i in num(plan.cost.memory.stage_index).reshape(-1)]
-    forward, backward = plan.cost.time.stage_forward_seconds, plan.cost.time.stage_backward_seconds
-    return tuple(StageTime(stage=i, forward_seconds=at(forward, k), backward_seconds=at(backward, k)) for k, i in enumerate(index))
+    t = plan.cost.time
+    passes = t.stage_forward_seconds, t.stage_backward_seconds, t.stage_weight_seconds
+    times = [[at(seconds, k) for seconds in passes] for k in range(len(index))]
+    return tuple(
+        StageTime(stage=i, forward_seconds=f, backward_seconds=b, weight_seconds=w) for i, (f, b, w) in zip(index, times, strict=True)
+    )
 
 
 def of_a_pass(name: str) -> bool:

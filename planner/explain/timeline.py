@@ -26,7 +26,8 @@ SHORTEST = 1e-12
 """Slices shorter than this are not drawn."""
 _LAST = ("dp.reduce", "offload.transfer", "offload.cpu_optimizer", "optimizer.update", "dp.gather", "host.stragglers", "host.between_steps")
 """Order of what follows the pipeline; what is not named here comes before the host's part."""
-_TITLES = {"forward": "F", "backward": "B", "weight": "W"}
+_TITLES = {"forward": "F", "backward": "B", "inputs": "I", "weight": "W"}
+"""As PyTorch names them: B computes both gradients, I those of the inputs, W those of the weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
