@@ -14,6 +14,7 @@ Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "optimizer", "params", "optimizer+params"]
 OffloadTarget = Literal["host", "nvme"]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe"]
+RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +55,8 @@ class Choices:
     """What `selective` drops: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts (Megatron's names)."""
     offload: Offload = "none"
     offload_target: OffloadTarget = "host"
+    rank_order: RankOrder = "tp-cp-ep-dp-pp"
+    """How ranks are numbered, the axis whose neighbours sit side by side first (Megatron-LM's words)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

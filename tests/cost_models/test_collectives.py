@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from cost_models.throughput.collectives import Group, collective_seconds, dispatch_seconds, fabric, links_assumed, place, send_seconds
+from cost_models.throughput.collectives import collective_seconds, dispatch_seconds, fabric, links_assumed, place, send_seconds
+from cost_models.throughput.ranks import Chain, Group
 from hardware.cluster import parse_cluster
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def test_expert_exchange_sends_a_token_once_to_a_server() -> None:
 
 def test_sends_leave_the_server_only_where_the_chain_does() -> None:
     f = fabric(pool("64xA100-80G"))
-    assert float(send_seconds(f, 8.0, 1e8)) < float(send_seconds(f, 16.0, 1e8))
+    assert float(send_seconds(f, Chain(stages=2.0, stride=4.0), 1e8)) < float(send_seconds(f, Chain(stages=4.0, stride=4.0), 1e8))
 
 
 def test_an_unknown_network_is_named() -> None:

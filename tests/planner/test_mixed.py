@@ -14,6 +14,7 @@ from cost_models.layout import Choices, Degrees, Layout
 from cost_models.numeric import num
 from cost_models.stages import Stages, stages
 from cost_models.throughput.collectives import fabric, send_seconds
+from cost_models.throughput.ranks import Chain
 from cost_models.throughput.simulate import Durations, seconds, simulate
 from cost_models.throughput.stagewise import line
 from cost_models.transformer import count_parameters
@@ -109,7 +110,9 @@ def pipeline_step(cases: list[Case], owner: tuple[int, ...], layout: Layout, lin
     tokens = float(num(layout.degrees.micro_batch)) * cases[0].training.seq
     message = tokens * cases[0].architecture.hidden * 2.0 / float(num(layout.degrees.tp))
     sends = [
-        link.send_seconds(used[a], used[b], gpus, message) if a != b else float(send_seconds(fabric(used[a]), used[a].count, message))
+        link.send_seconds(used[a], used[b], gpus, message)
+        if a != b
+        else float(send_seconds(fabric(used[a]), Chain(stages=used[a].count / gpus, stride=float(gpus)), message))
         for a, b in zip(owner, owner[1:], strict=False)
     ]
     f = np.array(forward) + np.array([*sends, sends[-1]])
@@ -283,9 +286,7 @@ def test_the_schedule_formula_agrees_with_its_event_simulation() -> None:
     times = [
         (float(f), float(b))
         for part in made.parts
-        for f, b in zip(
-            num(part.plan.cost.time.stage_forward_seconds), num(part.plan.cost.time.stage_backward_seconds), strict=True
-        )
+        for f, b in zip(num(part.plan.cost.time.stage_forward_seconds), num(part.plan.cost.time.stage_backward_seconds), strict=True)
     ]
     grid = made.parts[0].plan.layout.degrees
     stages_ = Durations(forward=[f for f, _ in times], backward=[b for _, b in times])
