@@ -98,6 +98,7 @@ def _usual(case: Case, d: Degrees) -> dict[str, Any]:
         "sequence_parallel": support.sequence_parallel and tp > 1 and case.training.seq % (tp * cp) == 0 and not inference,
         "schedule": "interleaved" if float(num(d.vpp)) > 1 else "1f1b",
         "recompute": "full" if _checkpointed(case) else "none",
+        "rank_order": support.orders(experts=case.architecture.moe is not None)[0],
     }
 
 

@@ -207,6 +207,7 @@ def _outer(case: Case) -> list[Choices]:
         "zero": s.zero,
         "schedule": ("1f1b",) if inference else s.schedules,
         "sequence_parallel": (False, True) if s.sequence_parallel else (False,),
+        "rank_order": s.orders(experts=case.architecture.moe is not None),
     }
     for name in options:
         if name in case.fixed:

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.numeric import Num, num
-from cost_models.throughput.collectives import Fabric, Placed, collective_seconds, network_seconds, place
-from cost_models.throughput.ranks import Ends, Ranks
+from cost_models.throughput.collectives import Fabric, Placed, collective_seconds, network_seconds, place, send_seconds
+from cost_models.throughput.ranks import Ends, Ranks, ranks
 from cost_models.throughput.sharing import window_left
 from cost_models.throughput.unit import nothing
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
+    from cost_models.architecture import Architecture
     from cost_models.choices.precision import Regime
     from cost_models.layout import Layout
     from cost_models.op import Collective
@@ -82,6 +84,17 @@ def zero3(u: Unit, r: Replicas, regime: Regime, training: Training, stack: Softw
     u.network_f, u.network_b, u.zero_network_f = u.network_f + gather_network, u.network_b + both, gather_network
     u.forward = u.forward + u.zero_exposed_f
     u.backward = u.backward + u.zero_exposed_b
+
+
+def same_places(one: Layout, other: Layout, f: Fabric, *, experts: bool) -> npt.NDArray[np.bool_]:
+    """Tell of which rows two batches that differ in the order of ranks have every group placed alike, so that they cost the same."""
+    a, b = (replicas(layout, ranks(layout), f, experts=experts) for layout in (one, other))
+    same = num(send_seconds(f, a.ranks.chain, 1.0)) == send_seconds(f, b.ranks.chain, 1.0)
+    for mine, its in ((a.dense, b.dense), (a.expert, b.expert), (a.copies, b.copies), (a.ends, b.ends)):
+        if mine is not None and its is not None:
+            for name in ("together", "gather_seconds_per_byte", "reduce_seconds_per_byte", "network_seconds_per_byte", "base_seconds"):
+                same = same & (num(getattr(mine, name)) == getattr(its, name))
+    return np.asarray(same).reshape(-1)
 
 
 def _timed(r: Replicas, kind: Collective, dense_bytes: Num, expert_bytes: Num) -> tuple[Num, Num]:
@@ -171,15 +184,18 @@ def synchronise(
     return Synchronised(reduce=reduce, reduce_exposed=exposed, gather=gather, gather_exposed=shown)
 
 
-def tied_embedding(r: Replicas, regime: Regime, weight: Num) -> Num:
-    """Return the seconds of the all-reduce of the input embedding's gradient with that of its copy on the last stage, once a step.
+def copied_embedding_bytes(architecture: Architecture, training: Training, regime: Regime, vocab: Num) -> Num:
+    """Return the gradient bytes of the matrix that first and last stage of a pipeline both hold, on a tp rank with `vocab` rows; 0: none.
 
-    `weight`: elements on a tp rank. In the type that gradients are accumulated in, whole also where the optimizer is sharded, after all
-    other reductions and behind nothing (Megatron-LM core/distributed/finalize_model_grads.py `_allreduce_embedding_grad`; DeepSpeed
-    runtime/pipe/engine.py `_exec_reduce_tied_grads`). Learned positions are held by the first stage alone (parallel_state.py
-    `default_position_embedding_ranks`), so nothing is reduced for them. 0 without a pipeline.
+    A tied embedding, and in Megatron-LM the one that multi-token-prediction modules look tokens up in. In the type that gradients are
+    accumulated in, whole also where the optimizer is sharded (core/distributed/finalize_model_grads.py `_allreduce_embedding_grad`;
+    DeepSpeed runtime/pipe/engine.py `_exec_reduce_tied_grads`). Learned positions are held by the first stage alone
+    (core/parallel_state.py `default_position_embedding_ranks`), so nothing is reduced for them.
     """
-    return collective_seconds(r.ends, "all_reduce", weight * (regime.main_gradient_bytes or regime.gradient_bytes))
+    copied = architecture.tied_embeddings or (training.mtp and architecture.mtp_layers > 0)
+    if training.method != "full" or not copied:
+        return 0.0
+    return vocab * (float(architecture.embed_proj_dim or architecture.hidden) * (regime.main_gradient_bytes or regime.gradient_bytes))
 
 
 def replicated_gradients(tp: Placed, regime: Regime, elements: Num) -> Num:

@@ -12,15 +12,15 @@ from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term
 from cost_models.numeric import Num, num
 from cost_models.result import TimeCost
-from cost_models.throughput.collectives import Fabric, Placed, fabric, place, send_network_seconds, send_seconds
+from cost_models.throughput.collectives import Fabric, Placed, collective_seconds, fabric, place, send_network_seconds, send_seconds
 from cost_models.throughput.ranks import ranks
 from cost_models.throughput.replicas import (
     Replicas,
+    copied_embedding_bytes,
     offload_layers,
     replicas,
     replicated_gradients,
     synchronise,
-    tied_embedding,
     update,
     zero3,
 )
@@ -29,7 +29,7 @@ from cost_models.throughput.sharing import named, window_left
 from cost_models.throughput.software import Software, software
 from cost_models.throughput.stagewise import Parts, decisive, flat, line, parts, slowest
 from cost_models.throughput.terms import gradient_terms, pipeline_terms, rerun, rerun_network, stage_terms, step_terms
-from cost_models.throughput.unit import Context
+from cost_models.throughput.unit import Context, nothing
 from cost_models.throughput.units import unit
 from hardware.calibration import calibration
 
@@ -132,8 +132,8 @@ def _passes(p: Parts, training: Training) -> Passes:
     """Return (stage, whole model) seconds of forward, backward (with recomputed forwards) and its weight-gradient part."""
     forward = p.stage(lambda u: u.forward), p.whole(lambda u: u.forward)
     if training.method == "inference":
-        nothing = 0.0 * num(forward[0]), 0.0 * num(forward[1])
-        return forward, nothing, nothing
+        none = 0.0 * num(forward[0]), 0.0 * num(forward[1])
+        return forward, none, none
     backward = (
         p.stage(lambda u: u.backward) + p.again(rerun),
         p.whole(lambda u: u.backward) + p.again_whole(rerun),
@@ -208,10 +208,10 @@ def _once(
     params = p.stage(lambda u: u.trained_dense), p.stage(lambda u: u.trained_expert)
     others = p.stage(lambda u: u.network_f) + sends, p.stage(lambda u: u.network_b) + p.again(rerun_network) + sends
     sync = synchronise(layout, groups, regime, stack, params, window, others, m, training)
-    copied = architecture.tied_embeddings or (training.mtp and architecture.mtp_layers > 0)
+    copied = copied_embedding_bytes(architecture, training, regime, dims.vocab)
     tied: Num | None = None
-    if copied and training.method == "full" and np.any(num(layout.degrees.pp) > 1.0):
-        tied = flat(tied_embedding(groups, regime, dims.vocab * float(architecture.embed_proj_dim or architecture.hidden)))
+    if not nothing(copied) and np.any(num(layout.degrees.pp) > 1.0):
+        tied = flat(collective_seconds(groups.ends, "all_reduce", copied))
     replicated: Num | None = None
     if layout.choices.sequence_parallel and training.method == "full" and np.any(num(layout.degrees.tp) > 1.0):
         replicated = replicated_gradients(place(f, groups.ranks.tp), regime, p.stage(lambda u: u.trained_replicated))

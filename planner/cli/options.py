@@ -83,6 +83,7 @@ _LAYOUT: list[Flag] = [
     Flag("--stage-recompute", "K,K,…", str, "Layers of each stage that `full` recomputes (estimate)."),
     Flag("--offload", "auto|any|none|WHAT", str, "optimizer[:part], params, activations[:part]; auto: if nothing fits without."),
     Flag("--offload-target", "host|nvme", str, "Where offloaded states live."),
+    Flag("--rank-order", "ORDER", str, "Numbering of the ranks: tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp (Megatron-LM)."),
     Flag("--micro-batch", "N", whole, "Samples of one micro-batch."),
 ]
 _DIMENSIONS: list[Flag] = [
@@ -234,6 +235,7 @@ def layout_words(plan: Plan) -> list[str]:
     for flag, held in (("--stage-layers", plan.layout.stage_layers), ("--stage-recompute", plan.layout.stage_recompute)):
         words += [flag, ",".join(f"{n}" for n in held)] if held is not None else []
     words += ["--offload", _offload_word(plan)]
+    words += ["--rank-order", c.rank_order] if c.rank_order != type(c)().rank_order else []
     words += ["--offload-target", c.offload_target] if c.offload != "none" and c.offload_target != "host" else []
     return [*words, "--micro-batch", f"{degrees['micro_batch']}"]
 

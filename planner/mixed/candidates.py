@@ -186,6 +186,13 @@ class Sends:
                 found.append(self._between(grid, k, order[at + 1]))
         return np.array([*found, found[-1]]), np.array([found[0], *found])
 
+    def tied(self, grid: Grid, order: Sequence[int]) -> float:
+        """Return the seconds in which first and last stage average the gradient of a matrix that both hold: each sends half of it and gets
+        half of the sum back."""
+        if not grid.embedding_bytes:
+            return 0.0
+        return self.link.send_seconds(self.pools[order[0]], self.pools[order[-1]], grid.gpus, grid.embedding_bytes)
+
     def _inside(self, grid: Grid, k: int, stages: int) -> float:
         key = (grid.message_bytes, k, grid.gpus, stages)
         if key not in self.known:

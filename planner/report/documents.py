@@ -86,6 +86,7 @@ def layout_record(layout: Layout, accumulation: int) -> schema.LayoutRecord:
         recompute_modules=list(c.recompute_modules) if c.recompute == "selective" else [],
         offload=c.offload,
         offload_target=c.offload_target,
+        rank_order=c.rank_order,
         offload_fraction=float(num(d.offload_fraction)),
         activation_offload=float(num(d.activation_offload)),
         accumulation=accumulation,

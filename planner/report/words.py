@@ -84,6 +84,8 @@ def layout_name(layout: Layout) -> str:
         parts.append(f"sharded over {integer(d.shard_group)}")
     if c.recompute != "none":
         parts.append(f"{recompute(layout)} recompute")
+    if c.rank_order != type(c)().rank_order:
+        parts.append(f"ranks {c.rank_order}")
     if offload(layout) != "none":
         parts.append(f"{offload(layout)} offloaded")
     return " · ".join([*parts, f"micro-batch {integer(d.micro_batch)}"])

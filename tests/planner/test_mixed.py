@@ -48,8 +48,8 @@ SMALL: dict[str, Any] = {
     "framework": "megatron", "cp": 1, "recompute": "none", "offload": "none", "schedule": "1f1b", "sequence_parallel": False,
 }  # fmt: skip
 FSDP = {"framework": "fsdp"}
-ONCE = ("dp.reduce", "dp.gather", "optimizer.update", "host.between_steps")
-AFTER = ONCE[1:]
+ONCE = ("dp.reduce", "sp.gradients", "dp.gather", "optimizer.update", "host.between_steps")
+AFTER = ONCE[2:]
 
 
 def asked(**given: Any) -> Resolved:
