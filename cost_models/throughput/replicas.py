@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.numeric import Num, num
-from cost_models.throughput.collectives import Fabric, Placed, collective_seconds, network_seconds, place, send_seconds
+from cost_models.throughput.collectives import (
+    Fabric,
+    Placed,
+    collective_seconds,
+    network_seconds,
+    place,
+    send_network_seconds,
+    send_seconds,
+)
 from cost_models.throughput.ranks import Ends, Ranks, ranks
 from cost_models.throughput.sharing import window_left
 from cost_models.throughput.unit import nothing
@@ -86,15 +94,19 @@ def zero3(u: Unit, r: Replicas, regime: Regime, training: Training, stack: Softw
     u.backward = u.backward + u.zero_exposed_b
 
 
-def same_places(one: Layout, other: Layout, f: Fabric, *, experts: bool) -> npt.NDArray[np.bool_]:
-    """Tell of which rows two batches that differ in the order of ranks have every group placed alike, so that they cost the same."""
+def placed_better(one: Layout, other: Layout, f: Fabric, *, experts: bool) -> npt.NDArray[np.bool_]:
+    """Tell of which rows some group of `one` is placed better than in `other`, a batch that differs in the order of ranks alone.
+
+    Where none is, no collective or send is faster, none leaves the network more time, and so the step is not either.
+    """
     a, b = (replicas(layout, ranks(layout), f, experts=experts) for layout in (one, other))
-    same = num(send_seconds(f, a.ranks.chain, 1.0)) == send_seconds(f, b.ranks.chain, 1.0)
+    better = num(send_seconds(f, a.ranks.chain, 1.0)) < send_seconds(f, b.ranks.chain, 1.0)
+    better = better | (num(send_network_seconds(f, a.ranks.chain, 1.0)) < send_network_seconds(f, b.ranks.chain, 1.0))
     for mine, its in ((a.dense, b.dense), (a.expert, b.expert), (a.copies, b.copies), (a.ends, b.ends)):
         if mine is not None and its is not None:
-            for name in ("together", "gather_seconds_per_byte", "reduce_seconds_per_byte", "network_seconds_per_byte", "base_seconds"):
-                same = same & (num(getattr(mine, name)) == getattr(its, name))
-    return np.asarray(same).reshape(-1)
+            for name in ("gather_seconds_per_byte", "reduce_seconds_per_byte", "network_seconds_per_byte", "base_seconds"):
+                better = better | (num(getattr(mine, name)) < getattr(its, name))
+    return np.asarray(better).reshape(-1)
 
 
 def _timed(r: Replicas, kind: Collective, dense_bytes: Num, expert_bytes: Num) -> tuple[Num, Num]:

@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.layout import Choices
 from cost_models.numeric import num
 from cost_models.throughput.collectives import fabric
-from cost_models.throughput.replicas import same_places
+from cost_models.throughput.replicas import placed_better
 from planner.rules.frameworks import SUPPORT
 from planner.rules.rule import Mask, Rule, show
 
@@ -52,12 +52,12 @@ def _two_ways(case: Case, layout: Layout) -> Mask:
     return np.asarray((num(layout.degrees.pp) > 1.0) & (num(layout.degrees.dp) > 1.0))
 
 
-def _differs(case: Case, layout: Layout) -> Mask:
-    """Whether some group has another number of members under a link, a server or a leaf than in the usual order."""
+def _better(case: Case, layout: Layout) -> Mask:
+    """Whether some group is placed better than in the usual order: more members under a link, a server or a leaf."""
     if layout.choices.rank_order == USUAL or len(_offered(case)) == 1:
         return True
     usual = replace(layout, choices=replace(layout.choices, rank_order=USUAL))
-    return ~same_places(layout, usual, fabric(case.pool), experts=case.architecture.moe is not None)
+    return placed_better(layout, usual, fabric(case.pool), experts=case.architecture.moe is not None)
 
 
 RULES = (
@@ -94,14 +94,14 @@ RULES = (
         kind="canonical",
     ),
     Rule(
-        id="rank_order_same",
-        sentence="an order that leaves each group as many members in a server and under a leaf as the usual one costs the same",
+        id="rank_order_better",
+        sentence="another order than the usual one pays only where some group then has more members in a server or under a leaf",
         source="planner",
         reads=("tp", "pp", "cp", "dp", "ep", "etp", "shard_group", "rank_order"),
         lifted_by=("rank_order",),
-        holds=_differs,
-        given=lambda case, layout: f"rank_order={layout.choices.rank_order} places all groups as {USUAL} does",
+        holds=_better,
+        given=lambda case, layout: f"rank_order={layout.choices.rank_order} places no group better than {USUAL} does",
         vary=("rank_order",),
-        kind="canonical",
+        kind="preference",
     ),
 )
