@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cost_models.layout import Choices, Degrees, Layout
+from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout
 from cost_models.numeric import num
 from planner.case import Case
 from planner.defaults import first_framework
@@ -84,6 +84,8 @@ def layout_of(case: Case) -> Layout:
     if "dp" not in degrees:
         used = degrees.get("tp", 1.0) * degrees.get("pp", 1.0) * degrees.get("cp", 1.0)
         degrees["dp"] = float(max(1, int(case.world // used)))
+    orders = SUPPORT[case.framework].orders(experts=case.architecture.moe is not None)
+    degrees.setdefault("rank_order", float(RANK_ORDERS.index(orders[0])))
     made = Degrees(**degrees)
     choices = {**_usual(case, made), **{n: tuple(v) if n == "recompute_modules" else v for n, v in case.given.items() if n in CHOICES}}
     return Layout(degrees=made, choices=Choices(**choices))
@@ -98,7 +100,6 @@ def _usual(case: Case, d: Degrees) -> dict[str, Any]:
         "sequence_parallel": support.sequence_parallel and tp > 1 and case.training.seq % (tp * cp) == 0 and not inference,
         "schedule": "interleaved" if float(num(d.vpp)) > 1 else "1f1b",
         "recompute": "full" if _checkpointed(case) else "none",
-        "rank_order": support.orders(experts=case.architecture.moe is not None)[0],
     }
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cost_models.architecture import Architecture
 from cost_models.catalog import resolve as resolve_model
-from cost_models.layout import OffloadTarget, RankOrder, Recompute, ScheduleName, Zero
+from cost_models.layout import RANK_ORDERS, OffloadTarget, RankOrder, Recompute, ScheduleName, Zero
 from cost_models.throughput.collectives import links_assumed
 from cost_models.training import Attention, Framework, Implementation, Loss, Method, Optimizer, Training, TrainPrecision
 from hardware.cluster import parse_cluster
@@ -328,6 +328,8 @@ def _cluster(request: Request) -> Cluster:
 
 def _fixed(request: Request) -> dict[str, Any]:
     fixed = {name: value for name in LAYOUT_FIELDS if (value := getattr(request, name)) is not None}
+    if request.rank_order is not None:
+        fixed["rank_order"] = RANK_ORDERS.index(request.rank_order)
     if request.offload is not None:
         fixed.update(parse_offload(request.offload))
     if "recompute" not in fixed:

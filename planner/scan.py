@@ -283,4 +283,4 @@ def _at(found: Totals, rows: Rows) -> Totals:
 
 def _plain(group: Group) -> tuple[object, ...]:
     c = group.choices
-    return (group.case.framework, c.zero, c.schedule, c.sequence_parallel, c.rank_order)
+    return (group.case.framework, c.zero, c.schedule, c.sequence_parallel)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from cost_models.choices.schedules import names as schedule_names
-from cost_models.layout import Choices, Degrees, Offload, OffloadTarget, RankOrder, Recompute
+from cost_models.layout import Choices, Degrees, Offload, OffloadTarget, Recompute
 from cost_models.training import Framework
 from hardware.units import quote
 from planner.expression import Expression, Name, parse
@@ -22,11 +22,11 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "recompute": get_args(Recompute),
     "offload": get_args(Offload),
     "offload_target": get_args(OffloadTarget),
-    "rank_order": get_args(RankOrder),
     "framework": get_args(Framework),
 }
 LAYOUT_NAMES: dict[str, Name] = {
     **{f.name: Name(kind="number") for f in fields(Degrees)},
+    "rank_order": Name(kind="number", sentence="0: tp-cp-ep-dp-pp, 1: tp-cp-ep-pp-dp"),
     "zero": Name(kind="number"),
     "sequence_parallel": Name(kind="flag"),
     **{name: Name(kind="word", words=words) for name, words in _WORDS.items()},

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.layout import Layout, expert_dp, shard_ranks
 from cost_models.numeric import Num, num
@@ -97,32 +98,32 @@ def ranks(layout: Layout) -> Ranks:
     replicas = expert_dp(layout)
     if grouped:
         replicas = np.maximum(1.0, replicas * np.minimum(1.0, shard / everyone))
-    inner = layout.choices.rank_order == "tp-cp-ep-pp-dp"
-    apart = tp * cp * pp
-    if inner:
-        dense = Group(size=np.minimum(shard, cp), stride=tp, runs=np.maximum(1.0, shard / cp), leap=apart)
-    else:
-        dense = Group(size=shard, stride=tp)
+    inside = num(d.rank_order) > 0.0
+    one_order = not np.any(inside)
+    dense = Group(size=shard, stride=tp)
+    if not one_order:
+        size, runs = np.where(inside, np.minimum(shard, cp), shard), np.where(inside, np.maximum(1.0, shard / cp), 1.0)
+        dense = Group(size=size, stride=tp, runs=runs, leap=tp * cp * pp)
     return Ranks(
         tp=Group(size=tp, stride=1.0),
         etp=Group(size=num(d.etp), stride=1.0),
         cp=Group(size=cp, stride=tp),
         ep=Group(size=num(d.ep), stride=num(d.etp)),
         dense=dense,
-        expert=Group(size=replicas, stride=cell * pp if inner else cell),
-        copies=_copies(inner, (tp, cp, shard, everyone, apart)) if grouped else None,
-        chain=Chain(stages=pp, stride=tp * cp if inner else tp * cp * dp),
+        expert=Group(size=replicas, stride=cell if one_order else np.where(inside, cell * pp, cell)),
+        copies=_copies(None if one_order else inside, tp, cp, pp, shard, everyone) if grouped else None,
+        chain=Chain(stages=pp, stride=tp * cp * dp if one_order else np.where(inside, tp * cp, tp * cp * dp)),
     )
 
 
-def _copies(inner: bool, sizes: tuple[Num, Num, Num, Num, Num]) -> Group:
-    """Every shard-th member of the dp × cp group: across the ring of cp first, where a shard group is smaller than it."""
-    tp, cp, shard, everyone, apart = sizes
+def _copies(inside: npt.NDArray[np.bool_] | None, tp: Num, cp: Num, pp: Num, shard: Num, everyone: Num) -> Group:
+    """Every shard-th member of the dp × cp group; with stages inside (None: nowhere) across the ring of cp first, where a shard group is
+    smaller than it."""
     copies = np.maximum(1.0, everyone / shard)
-    if not inner:
+    if inside is None:
         return Group(size=copies, stride=tp * shard)
-    around = np.maximum(1.0, cp / shard)
-    return Group(size=around, stride=tp * shard, runs=copies / around, leap=apart * np.maximum(1.0, shard / cp))
+    around = np.where(inside, np.maximum(1.0, cp / shard), copies)
+    return Group(size=around, stride=tp * shard, runs=copies / around, leap=tp * cp * pp * np.maximum(1.0, shard / cp))
 
 
 def _plain(runs: Num) -> bool:

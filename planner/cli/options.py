@@ -216,6 +216,7 @@ def given_words(context: click.Context, *, layout: bool = True, without: Collect
 
 def layout_words(plan: Plan) -> list[str]:
     """Return the flags that give exactly the plan's layout to `planner estimate`."""
+    from cost_models.layout import RANK_ORDERS
     from cost_models.numeric import num
 
     d, c = plan.layout.degrees, plan.layout.choices
@@ -235,7 +236,7 @@ def layout_words(plan: Plan) -> list[str]:
     for flag, held in (("--stage-layers", plan.layout.stage_layers), ("--stage-recompute", plan.layout.stage_recompute)):
         words += [flag, ",".join(f"{n}" for n in held)] if held is not None else []
     words += ["--offload", _offload_word(plan)]
-    words += ["--rank-order", c.rank_order] if c.rank_order != type(c)().rank_order else []
+    words += ["--rank-order", RANK_ORDERS[order]] if (order := int(num(d.rank_order))) else []
     words += ["--offload-target", c.offload_target] if c.offload != "none" and c.offload_target != "host" else []
     return [*words, "--micro-batch", f"{degrees['micro_batch']}"]
 

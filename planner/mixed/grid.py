@@ -66,11 +66,11 @@ class Grid:
 def grids(cases: Sequence[Case]) -> Iterator[Grid]:
     """Yield the grids of one framework; `cases` are those of the pools. pp, schedule and chunks are not free here, and
     wishes are left to the whole pipeline."""
-    offloaded, order = str(cases[0].given.get("offload", "none")) != "none", Choices().rank_order
-    if cases[0].given.get("rank_order", order) != order:
+    offloaded = str(cases[0].given.get("offload", "none")) != "none"
+    if cases[0].given.get("rank_order"):
         return
     for gpus in divisors(gcd(*(case.world for case in cases))):
-        given: dict[str, Any] = {**cases[0].given, "pp": 2, "schedule": "1f1b", "rank_order": order}
+        given: dict[str, Any] = {**cases[0].given, "pp": 2, "schedule": "1f1b", "rank_order": 0.0}
         pool = cases[0].pool.model_copy(update={"count": 2 * gpus})
         for group in groups(replace(cases[0], pool=pool, given=given, wishes=()), Counts(), offloaded=offloaded):
             yield from _of_group(group, cases, gpus)

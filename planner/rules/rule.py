@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.choices.schedules import names as schedule_names
-from cost_models.layout import Choices, Degrees, Layout, Offload, OffloadTarget, RankOrder, Recompute, Zero
+from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout, Offload, OffloadTarget, Recompute, Zero
 from cost_models.numeric import num
 from cost_models.training import Framework
 from planner.case import Case
@@ -71,6 +71,8 @@ def value(layout: Layout, field: str) -> Any:
 
 def spelled(field: str, what: object) -> str:
     """Return `tp=4`, `zero=3`, `sequence_parallel=on`."""
+    if field == "rank_order":
+        return f"{field}={RANK_ORDERS[int(float(num(what).reshape(-1)[0]))]}"
     if isinstance(what, bool):
         return f"{field}={'on' if what else 'off'}"
     return f"{field}={what if isinstance(what, str) else show(what)}"
@@ -92,8 +94,8 @@ def candidates(case: Case, layout: Layout, field: str) -> tuple[Any, ...]:
         "recompute": get_args(Recompute),
         "offload": get_args(Offload),
         "offload_target": get_args(OffloadTarget),
-        "rank_order": get_args(RankOrder),
         "recompute_layers": (-1.0,),
+        "rank_order": tuple(float(i) for i in range(len(RANK_ORDERS))),
         "offload_fraction": (1.0,),
         "activation_offload": (0.0,),
         "shard_group": (0.0, *divisors(case.world)),
