@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from cost_models.layout import Choices, Degrees, Layout, Zero
+from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout, Zero
+from planner.rules.frameworks import SUPPORT
 from planner.runs.assumed import Assumptions, Unfit
 from planner.runs.pipeline import held_layers
 from planner.runs.training import since
 
 if TYPE_CHECKING:
+    from cost_models.layout import RankOrder
     from planner.runs.frameworks import Habits
     from planner.runs.notes import Stated
     from planner.runs.row import Run
@@ -66,6 +68,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
         shard_group=float(group),
         recompute_layers=float(depth),
         activation_offload=kept,
+        rank_order=float(_rank_order(run, said, habits)),
     )
     choices = Choices(
         zero=zero,
@@ -110,6 +113,15 @@ def _sharding(run: Run, said: Stated, habits: Habits, dp: int, assumed: Assumpti
     if dp > 1:
         assumed.note("sharding", f"zero{zero}" if zero else "none", "the framework's default")
     return zero, group
+
+
+def _rank_order(run: Run, said: Stated, habits: Habits) -> int:
+    """Place in RANK_ORDERS: what the row or its Megatron arguments say, else the framework's usual order."""
+    if run.rank_order:
+        return RANK_ORDERS.index(cast("RankOrder", run.rank_order))
+    if said.switch("use-tp-pp-dp-mapping"):
+        return 1
+    return RANK_ORDERS.index(SUPPORT[habits.runs_as].orders(experts=(run.experts or 1) > 1)[0])
 
 
 def _sequence_parallel(run: Run, habits: Habits, assumed: Assumptions) -> bool:
