@@ -102,6 +102,7 @@ def placed_better(one: Layout, other: Layout, f: Fabric, *, experts: bool) -> np
     a, b = (replicas(layout, ranks(layout), f, experts=experts) for layout in (one, other))
     better = num(send_seconds(f, a.ranks.chain, 1.0)) < send_seconds(f, b.ranks.chain, 1.0)
     better = better | (num(send_network_seconds(f, a.ranks.chain, 1.0)) < send_network_seconds(f, b.ranks.chain, 1.0))
+    better = better & (num(one.degrees.pp) > 1.0)
     for mine, its in ((a.dense, b.dense), (a.expert, b.expert), (a.copies, b.copies), (a.ends, b.ends)):
         if mine is not None and its is not None:
             for name in ("gather_seconds_per_byte", "reduce_seconds_per_byte", "network_seconds_per_byte", "base_seconds"):

@@ -229,7 +229,7 @@ def _sharing(layout: Layout, wing: Wing, p: Parts) -> list[str]:
         if any(np.any(getattr(u, busy)) for u in p.units) and np.any(group.within(f.domain) < group.count)
     ]
     names += ["ZeRO"] if layout.choices.zero == 3 and groups.dense.crosses else []
-    return [*names, *(["PP sends"] if stack.send_hidden and groups.chain_crosses else [])]
+    return [*names, *(["PP"] if stack.send_hidden and groups.chain_crosses else [])]
 
 
 def _decode(architecture: Architecture, training: Training, p: Parts, r: Rates, ops: ModelOps) -> Term:

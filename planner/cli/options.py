@@ -83,7 +83,7 @@ _LAYOUT: list[Flag] = [
     Flag("--stage-recompute", "K,K,…", str, "Layers of each stage that `full` recomputes (estimate)."),
     Flag("--offload", "auto|any|none|WHAT", str, "optimizer[:part], params, activations[:part]; auto: if nothing fits without."),
     Flag("--offload-target", "host|nvme", str, "Where offloaded states live."),
-    Flag("--rank-order", "ORDER", str, "Numbering of the ranks: tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp (Megatron-LM)."),
+    Flag("--rank-order", "ORDER", str, "Numbering of ranks: tp-cp-ep-dp-pp; in Megatron-LM also tp-cp-ep-pp-dp."),
     Flag("--micro-batch", "N", whole, "Samples of one micro-batch."),
 ]
 _DIMENSIONS: list[Flag] = [
