@@ -100,7 +100,9 @@ def even_layers(layers: int, pp: float, vpp: float) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes.reshape(int(vpp), int(pp)).sum(axis=0))
 
 
-def stage_problems(case: Case, asked: Sequence[tuple[Layout, tuple[Level, ...], Shape]], below_seconds: float) -> list[StageProblem | None]:
+def stage_problems(
+    case: Case, asked: Sequence[tuple[Layout, tuple[Level, ...], Shape]], below_seconds: float
+) -> list[StageProblem | None]:
     """Return the stage problem of each pipeline (layout, levels, shape; all of one group), without the options that cannot be part of a
     step below `below_seconds`; None where some stage has none left, so that no split is that fast and fits.
 

@@ -37,6 +37,7 @@ class Windows:
     whole: bool
     """False where further splits may be as good: the windows are provisional."""
 
+
     def spans(self, before: npt.NDArray[np.int64]) -> Spans:
         """Return the runs of layers within the windows."""
         return Spans(low=self.low, high=self.high, before=before)

@@ -79,7 +79,9 @@ def _both_ends(d: Durations, m: int) -> list[Route]:
     for way, ranks in enumerate((list(range(p)), list(range(p))[::-1])):
         held = [p - k for k in range(p)]
         size = (m + 1 - way) // 2
-        ways.append(Route(ranks=ranks, forward=d.forward, inputs=inputs, weight=weight, held=held, micro_batches=size, chunks=[way] * p))
+        ways.append(
+            Route(ranks=ranks, forward=d.forward, inputs=inputs, weight=weight, held=held, micro_batches=size, chunks=[way] * p)
+        )
     return ways
 
 
@@ -109,7 +111,9 @@ def play(routes: Sequence[Route], stride: int) -> list[Event]:
     return sorted(events, key=lambda e: (e.start_seconds, e.stage))
 
 
-def _offer(routes: Sequence[Route], places: Sequence[tuple[int, int]], free: float, state: _State) -> tuple[float, int, Pass, int, int]:
+def _offer(
+    routes: Sequence[Route], places: Sequence[tuple[int, int]], free: float, state: _State
+) -> tuple[float, int, Pass, int, int]:
     """What a rank would run next: start, preference, pass, route and position; start NEVER where nothing is ready."""
     best: tuple[float, int, Pass, int, int] = (NEVER, 0, "weight", 0, 0)
     for way, k in places:

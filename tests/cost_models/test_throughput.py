@@ -184,7 +184,10 @@ def test_explicit_equal_stages_take_the_time_of_the_balanced_split() -> None:
     balanced = Layout(degrees=Degrees(tp=1.0, pp=4.0, dp=8.0), choices=Choices())
     listed = replace(balanced, stage_layers=(8, 8, 8, 8))
     uneven = replace(balanced, stage_layers=(9, 9, 8, 6))
-    times = [float(timed_on(architecture, task, x, pool).step_seconds) for x in (balanced, listed, uneven)]
+    times = [
+        float(timed_on(architecture, task, x, pool).step_seconds)
+        for x in (balanced, listed, uneven)
+    ]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
     assert times[2] < times[1]
 

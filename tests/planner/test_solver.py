@@ -91,7 +91,9 @@ def test_paths_are_the_schedules(drawn: tuple[str, int, float, float, list[tuple
     """What the solver minimises is the schedule's own formula; both bounds of it are bounds."""
     name, stages, m, vpp, times = drawn
     wanted = float(np.asarray(schedule(name).seconds(line_of(stages, m, vpp, times))))
-    chain = Chain(stages=tuple((option(name, stages, m, t),) for t in times), layers=stages, nodes=nodes(name, stages, m, vpp, 0))
+    chain = Chain(
+        stages=tuple((option(name, stages, m, t),) for t in times), layers=stages, nodes=nodes(name, stages, m, vpp, 0)
+    )
     assert objective(chain, (0,) * stages) == pytest.approx(wanted, rel=1e-12)
     f, b = (np.array([t[i] for t in times]) for i in (0, 1))
     floors = least_path(name, np.arange(stages, dtype=np.float64), stages, m, vpp, (f, b), (float(f.sum()), float(b.sum())))
