@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout, Zero
 from planner.rules.frameworks import SUPPORT
@@ -12,7 +12,6 @@ from planner.runs.pipeline import held_layers
 from planner.runs.training import since
 
 if TYPE_CHECKING:
-    from cost_models.layout import RankOrder
     from planner.runs.frameworks import Habits
     from planner.runs.notes import Stated
     from planner.runs.row import Run
@@ -116,9 +115,7 @@ def _sharding(run: Run, said: Stated, habits: Habits, dp: int, assumed: Assumpti
 
 
 def _rank_order(run: Run, said: Stated, habits: Habits) -> int:
-    """Place in RANK_ORDERS: what the row or its Megatron arguments say, else the framework's usual order."""
-    if run.rank_order:
-        return RANK_ORDERS.index(cast("RankOrder", run.rank_order))
+    """Place in RANK_ORDERS: what the row's Megatron arguments say, else the framework's usual order."""
     if said.switch("use-tp-pp-dp-mapping"):
         return 1
     return RANK_ORDERS.index(SUPPORT[habits.runs_as].orders(experts=(run.experts or 1) > 1)[0])

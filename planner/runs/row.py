@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from cost_models.layout import RANK_ORDERS
 from hardware.units import GIGA, TERA
 
 Kind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
@@ -63,7 +62,6 @@ class Run:
     dp: int | None = None
     sharding: str = ""
     sequence_parallel: bool | None = None
-    rank_order: str = ""
     recompute: str = ""
     micro_batch: int | None = None
     global_batch: int | None = None
@@ -167,7 +165,6 @@ _READERS: dict[str, Callable[[str], object]] = {
     "offload": _pattern(rf"none|{_PART}(\+{_PART})*", "none, or optimizer, params, activations:0.5 joined by +"),
     "peak_memory_kind": _one_of("allocated", "reserved", "nvidia-smi", "unknown"),
     "logged_stage": _one_of("first", "last", "first,last", "worst", aliases={"last,first": "first,last", "all": "worst"}),
-    "rank_order": _one_of(*RANK_ORDERS),
     "trust": lambda text: text.upper(),
 }
 _SIZES = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "vocab", "experts", "topk", "seq_len")

@@ -192,7 +192,6 @@ def test_rows_of_a_run_table_say_their_order() -> None:
     base = {"framework": "megatron", "tp": 2, "pp": 2, "layers": 12, "micro_batch": 1, "num_gpus": 8, "global_batch": 8, "date": "2026-01"}
     for extra, wanted in (
         ({}, 0.0),
-        ({"rank_order": INNER}, 1.0),
         ({"notes": "args: use-tp-pp-dp-mapping=True"}, 1.0),
         ({"notes": "args: use-tp-pp-dp-mapping=False"}, 0.0),
     ):
