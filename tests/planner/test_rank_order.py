@@ -81,6 +81,21 @@ def test_orders_that_are_not_tried_are_never_faster(name: str, model: str, tmp_p
     assert np.array_equal(moved, totals(case, usual).device_bytes)
 
 
+@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize(("model", "framework", "zero"), [("llama-3.2-1b", "megatron", 1), ("mixtral-8x7b", "torchtitan", 3)])
+def test_a_batch_of_both_orders_equals_its_rows_to_the_bit(name: str, model: str, framework: str, zero: int, tmp_path: Path) -> None:
+    """Whatever the neighbours in the batch: groups that cross servers in some rows and not in others, hidden sends, shared networks."""
+    case = case_on(tmp_path, FABRICS[name], model=model).under(framework)
+    inner, usual = grid(case, 1.0), grid(case, 0.0)
+    names = tuple(Degrees.__dataclass_fields__)
+    columns = {n: np.concatenate([np.broadcast_to(num(getattr(g.degrees, n)), (g.size, 1)) for g in (inner, usual)]) for n in names}
+    columns["vpp"] = np.where(columns["pp"] > 1.0, 2.0, 1.0)
+    both = Layout(degrees=Degrees(**columns), choices=Choices(zero=zero, schedule="interleaved"))
+    together = totals(case, both).step_seconds
+    for row in range(0, both.size, max(1, both.size // 40)):
+        assert float(totals(case, both.row(row)).step_seconds[0]) == float(together[row])
+
+
 @pytest.mark.parametrize("cluster", ["8xA100-80G", "64xGB200"])
 def test_inside_one_domain_every_order_is_the_same(cluster: str) -> None:
     case = resolve(make_request({"model": "llama-3.1-8b", "cluster": cluster, "framework": "megatron", "global_batch": 64})).case()
