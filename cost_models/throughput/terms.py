@@ -57,8 +57,11 @@ _VOCABULARY = "micro_batches x (embedding + head + loss)"
 _LAUNCH = "micro_batches x layers x max(host - device, 0)"
 
 
-def stage_terms(p: Parts, pick: _Pick, m: Num, training: Training) -> list[Term]:
-    """Return what the micro-batches cost at the rank that sets the pace. Embedding and head stand in `compute.vocabulary_*`."""
+def stage_terms(p: Parts, pick: _Pick, m: Num, training: Training, shared: str = "") -> list[Term]:
+    """Return what the micro-batches cost at the rank that sets the pace. Embedding and head stand in `compute.vocabulary_*`.
+
+    `shared`: words for the groups that ZeRO's traffic shares the network with.
+    """
     k = p.layer_kinds
     counts = [pick(c) for c in p.counts]
     body = tuple(zip((*p.units[:k], *p.units[k + 2 :]), (*counts[:k], *counts[k + 2 :]), strict=True))
@@ -87,7 +90,8 @@ def stage_terms(p: Parts, pick: _Pick, m: Num, training: Training) -> list[Term]
         if np.any(value):
             source = HOST_LINK if name.startswith("offload") else NETWORK
             shown = layers(exposed) + edges(exposed)
-            terms.append(Term(name=name, value=value, exposed=shown, source=source, formula=formula))
+            text = formula.replace("hidden", f"hidden{shared}") if name.startswith("zero") else formula
+            terms.append(Term(name=name, value=value, exposed=shown, source=source, formula=text))
     terms.append(Term(name="host.launch_forward", value=layers(lambda u: u.host_f), source=HOST, formula=_LAUNCH))
     if trains:
         terms.append(Term(name="host.launch_backward", value=layers(lambda u: u.host_b), source=HOST, formula=_LAUNCH))
@@ -98,6 +102,11 @@ def rerun(u: Unit) -> Num:
     """Return the seconds of a recomputed forward: without a second offload, and without a ZeRO gather where backward's serves it too."""
     gathered: Num = 0.0 if u.zero_again else u.zero_exposed_f
     return u.forward - gathered - u.offload_exposed_f - u.kept_f
+
+
+def rerun_network(u: Unit) -> Num:
+    """Return how long a recomputed forward takes the share of the network."""
+    return u.network_f - (0.0 if u.zero_again else u.zero_network_f)
 
 
 def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: _Pick) -> Num:
@@ -117,7 +126,7 @@ def _device_backward(u: Unit) -> Num:
     return u.gemm_b + u.gemm_w + u.attention_b + u.memory_b + u.again
 
 
-def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, schedule: str) -> list[Term]:
+def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, schedule: str, shared: str) -> list[Term]:
     """Return bubble and sends: the bubble is what the pipeline takes beyond the work of its slowest rank."""
     return [
         Term(
@@ -126,26 +135,51 @@ def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, sc
             source=find_schedule(schedule).SOURCE,
             formula=f"{schedule} pipeline - micro_batches x slowest stage",
         ),
-        Term(name="pp.send", value=sends, exposed=exposed_sends, source=NETWORK, formula="micro_batches x 2 x sends"),
+        Term(
+            name="pp.send",
+            value=sends,
+            exposed=exposed_sends,
+            source=NETWORK,
+            formula=f"micro_batches x 2 x sends{shared and ' - hidden' + shared}",
+        ),
     ]
 
 
-def step_terms(sync: Synchronised, u: Update, layout: Layout) -> list[Term]:
-    """Return what happens once a step: gradient reduction, parameter gather, optimizer, offload; the slowest stage of each."""
+FINALIZE = "Megatron-LM core/distributed/finalize_model_grads.py; alpha-beta by tier"
+
+
+def gradient_terms(tied: Num | None, replicated: Num | None) -> list[Term]:
+    """Return the reductions of gradients beyond those of the replicas, each exposed: of a copied embedding between first and last stage,
+    and of norms and routers over tp. None: the model or layout has none."""
+    terms = []
+    if tied is not None:
+        text = "gradient of the embedding, all-reduced between first and last stage: vocabulary / tp x width x gradient bytes"
+        terms.append(Term(name="pp.tied_embedding", value=tied, source=FINALIZE, formula=text))
+    if replicated is not None:
+        text = "gradients of norms and routers, all-reduced over tp under sequence parallelism"
+        terms.append(Term(name="sp.gradients", value=longest(replicated), source=FINALIZE, formula=text))
+    return terms
+
+
+def step_terms(sync: Synchronised, u: Update, layout: Layout, shared: str = "") -> list[Term]:
+    """Return what happens once a step: gradient reduction, parameter gather, optimizer, offload; the slowest stage of each.
+
+    `shared`: words for the groups that share the network with parameter gather and gradient reduction.
+    """
     terms = [
         Term(
             name="dp.reduce",
             value=longest(sync.reduce),
             exposed=longest(sync.reduce_exposed),
             source=NETWORK,
-            formula="gradients over the replicas - hidden behind backward",
+            formula=f"gradients over the replicas - hidden behind backward{shared}",
         ),
         Term(
             name="dp.gather",
             value=longest(sync.gather),
             exposed=longest(sync.gather_exposed),
             source=NETWORK,
-            formula="updated weights over the replicas - hidden behind forward",
+            formula=f"updated weights over the replicas - hidden behind forward{shared}",
         ),
         Term(
             name="optimizer.update",

@@ -46,6 +46,11 @@ class Unit:
     ep_b: Num = 0.0
     ep_exposed_f: Num = 0.0
     ep_exposed_b: Num = 0.0
+    network_f: Num = 0.0
+    """Time for which the traffic above, and that of ZeRO-3, takes the share of the network (throughput/sharing.py)."""
+    network_b: Num = 0.0
+    zero_network_f: Num = 0.0
+    """What ZeRO-3's gather adds to `network_f`."""
     host_f: Num = 0.0
     """Time the device waits for the host."""
     host_b: Num = 0.0
@@ -65,6 +70,8 @@ class Unit:
     expert: Num = 0.0
     trained_dense: Num = 0.0
     trained_expert: Num = 0.0
+    trained_replicated: Num = 0.0
+    """Trained parameters that every tp rank holds while its gradient is of its part of the sequence alone: norms, routers."""
     saved_bytes: Num = 0.0
     forward: Num = 0.0
     """Exposed seconds of the forward, all in all."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from cost_models.numeric import Num, nothing, num
 from cost_models.op import Collective, Op
-from cost_models.throughput.collectives import collective_seconds, dispatch_seconds
+from cost_models.throughput.collectives import collective_seconds, dispatch_network_seconds, dispatch_seconds, network_seconds
 from cost_models.throughput.products import products
 from cost_models.throughput.roofline import memory_seconds
 from cost_models.throughput.unit import Unit, behind
@@ -140,6 +140,8 @@ def _parameters(u: Unit, op: Op, c: Context) -> None:
         else:
             u.dense = u.dense + p.count
             u.trained_dense = u.trained_dense + trained
+            if p.shared and p.kind != "embedding":
+                u.trained_replicated = u.trained_replicated + trained
     for s in op.saved:
         u.saved_bytes = u.saved_bytes + s.bytes
 
@@ -156,6 +158,7 @@ def _communicate(u: Unit, c: Context, forward: _Sums, backward: _Sums, again: _S
     u.again = u.again + exposed
     _, exposed = _priced(c, again, ("ep",), c.stack.ep_hidden)
     u.again = u.again + exposed
+    u.network_f, u.network_b = _network(c, forward), _network(c, backward) + _network(c, again)
     if "cp" in c.groups:
         ring = c.groups["cp"]
         u.cp_f, _ = _priced(c, forward, ("cp",), 0.0)
@@ -172,6 +175,20 @@ def _beside(busy: Num, work: Num, hidden: float) -> Num:
         return busy
     covered = np.minimum(hidden * busy, work)
     return busy - covered + calibration("software").value("overlap_slowdown") * covered
+
+
+def _network(c: Context, sums: _Sums) -> Num:
+    """Return how long the messages take the share of the network: those of groups that span servers."""
+    total: Num = 0.0
+    for (group, kind, _), (size, _) in sums.messages.items():
+        placed = c.groups[group]
+        if not placed.crosses:
+            continue
+        if kind == "all_to_all" and c.stack.dispatch_once:
+            total = total + dispatch_network_seconds(placed, size, c.routing)
+        else:
+            total = total + network_seconds(placed, kind, size)
+    return total
 
 
 def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> tuple[Num, Num]:

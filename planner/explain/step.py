@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.numeric import num
+from cost_models.throughput.replicas import copied_embedding_bytes
 from hardware.calibration import calibration
 from planner.explain import at
 from planner.explain.bounds import Bound, bounds
@@ -150,6 +151,11 @@ def _once(plan: Plan, name: str, value: float) -> Numbers | None:
     if name in ("dp.reduce", "dp.gather"):
         width = facts.regime.reduce_bytes if name == "dp.reduce" else facts.regime.gather_bytes
         found = numbers("parameters of a rank", everything, "parameter").times("bytes", width, "bytes")
+        return found.over("rate reached", found.result() / value, "bytes/s")
+    if name == "pp.tied_embedding":
+        width = facts.regime.main_gradient_bytes or facts.regime.gradient_bytes
+        copied = copied_embedding_bytes(plan.architecture, plan.training, facts.regime, facts.ops.dims.vocab)
+        found = numbers("embedding of a rank", float(num(copied)) / width, "parameter").times("bytes", width, "bytes")
         return found.over("rate reached", found.result() / value, "bytes/s")
     if name == "optimizer.update":
         return numbers("parameters that a rank updates", owned, "parameter").over("rate reached", owned / value, "parameters/s")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from cost_models.layout import Choices, Degrees, Layout, Zero
+from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout, Zero
+from planner.rules.frameworks import SUPPORT
 from planner.runs.assumed import Assumptions, Unfit
 from planner.runs.pipeline import held_layers
 from planner.runs.training import since
@@ -66,6 +67,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
         shard_group=float(group),
         recompute_layers=float(depth),
         activation_offload=kept,
+        rank_order=float(_rank_order(run, said, habits)),
     )
     choices = Choices(
         zero=zero,
@@ -110,6 +112,13 @@ def _sharding(run: Run, said: Stated, habits: Habits, dp: int, assumed: Assumpti
     if dp > 1:
         assumed.note("sharding", f"zero{zero}" if zero else "none", "the framework's default")
     return zero, group
+
+
+def _rank_order(run: Run, said: Stated, habits: Habits) -> int:
+    """Place in RANK_ORDERS: what the row's Megatron arguments say, else the framework's usual order."""
+    if said.switch("use-tp-pp-dp-mapping"):
+        return 1
+    return RANK_ORDERS.index(SUPPORT[habits.runs_as].orders(experts=(run.experts or 1) > 1)[0])
 
 
 def _sequence_parallel(run: Run, habits: Habits, assumed: Assumptions) -> bool:

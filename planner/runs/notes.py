@@ -163,6 +163,10 @@ class Stated:
         text = self.arguments.get(name, "")
         return int(text) if text.isdigit() else None
 
+    def switch(self, name: str) -> bool:
+        """Tell whether a Megatron argument is there and not turned off."""
+        return self.arguments.get(name, "False").lower() not in ("false", "0", "no")
+
     @cached_property
     def targets(self) -> tuple[str, ...] | None:
         """Adapter targets in short names (q, k, v, o, gate, up, down); None: not stated."""

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from cost_models.throughput.collectives import (
-    Group,
     Routing,
     collective_seconds,
     dispatch_seconds,
@@ -17,6 +16,7 @@ from cost_models.throughput.collectives import (
     place,
     send_seconds,
 )
+from cost_models.throughput.ranks import Chain, Group
 from hardware.cluster import parse_cluster
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def test_expert_exchange_as_published(gpus: str, size: int, hybrid: float, plain
 
 def test_sends_leave_the_server_only_where_the_chain_does() -> None:
     f = fabric(pool("64xA100-80G"))
-    assert float(send_seconds(f, 8.0, 1e8)) < float(send_seconds(f, 16.0, 1e8))
+    assert float(send_seconds(f, Chain(stages=2.0, stride=4.0), 1e8)) < float(send_seconds(f, Chain(stages=4.0, stride=4.0), 1e8))
 
 
 def test_an_unknown_network_is_named() -> None:

@@ -103,7 +103,7 @@ def test_even_stages_are_drawn_as_long_as_they_take(schedule: str) -> None:
 
 
 def _once(name: str) -> bool:
-    return name.startswith(("dp.", "optimizer.", "host.stragglers", "host.between"))
+    return name.startswith(("dp.", "sp.", "pp.tied", "optimizer.", "host.stragglers", "host.between"))
 
 
 def test_passes_wait_for_the_stage_before_them() -> None:
