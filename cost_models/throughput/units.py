@@ -96,6 +96,7 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
                 backward.message(comm.group, comm.backward, beside, size, 1.0)
     if c.add_bytes:
         backward.bytes = backward.bytes + (u.trained_dense + u.trained_expert) * c.add_bytes
+        backward.kernels += sum(len(op.params) for op in ops)
     u.memory_f = memory_seconds(c.rates, forward.bytes, forward.kernels)
     u.memory_b = memory_seconds(c.rates, backward.bytes, backward.kernels)
     if policy in POLICIES and c.choices.recompute == "selective":
