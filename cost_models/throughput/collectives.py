@@ -1,9 +1,11 @@
 """Seconds of one collective (alpha-beta by tier of the network) for a group whose place is known (throughput/ranks.py).
 
 A group has some members inside one fast domain (a server, or an NVL72 rack), and one NIC share for each of them; beyond the servers under
-one leaf switch a share of the thinner fabric above for each member under the leaf. Rings run through all members, so every tier carries
-(n - 1) / n of the message: links, PCIe between the link domains of a server, NICs, and the fabric above the leaves, each as often as the
-members behind them. The slowest sets the pace. An all-to-all sends to each tier what is meant for members beyond it.
+one leaf switch a share of the thinner fabric above for each member under the leaf. Gathers and reduce-scatters are rings through all
+members, so every tier carries (n - 1) / n of the message: links, PCIe between the link domains of a server, NICs, and the fabric above the
+leaves, each as often as the members behind them. The slowest sets the pace. An all-reduce between servers is a tree of servers: each of k
+sends and receives 2 (k - 1) / k of the message over its NICs, and its steps grow with log2(k) (NVIDIA/nccl src/graph/tuning.cc, Tree and
+NVLSTree). An all-to-all sends to each tier what is meant for members beyond it.
 
 Where the leaves join NICs of the same index (a rail), rings stay on their rail; what crosses rails goes over the fast link first
 (NCCL's PXN: NVIDIA blog on NCCL 2.12), or through the fabric above where there is none. Servers under a leaf: 32 of a DGX SuperPOD's
@@ -148,12 +150,16 @@ class Placed:
     """The same between domains: 0 for a group inside one."""
     network_seconds_per_byte: Num
     """Of the gathered message: how long the ring takes the share of the network; 0 for a group inside one domain."""
+    tree_seconds_per_byte: Num
+    """The same of an all-reduce, up and down the tree."""
     nodes: Num
     """Domains that the group spans."""
     crosses: bool
     """Some layout's group spans several domains."""
     base_seconds: Num
     """Latency; 0 for a group of one."""
+    tree_base_seconds: Num
+    """The same of an all-reduce, which climbs a tree of servers and comes down again."""
     exchange_base_seconds: Num
     """The same of an all-to-all, which posts a message to every member but takes no steps from server to server as a ring does."""
 
@@ -166,12 +172,14 @@ def place(f: Fabric, group: Group | Ends) -> Placed:
     together = group.within(f.domain)
     nodes = np.ceil(n / together)
     network = np.where(nodes > 1.0, moved, 0.0) / (f.network_bytes_per_second * together)
+    tree = (1.0 - 1.0 / nodes) / (f.network_bytes_per_second * together)
     outside, rail = (n - together) / n, _other_rails(f, together)
     network_exchange = outside / (f.network_bytes_per_second * f.all_to_all_network)
     if f.oversubscription > 1.0:
         near = np.maximum(group.within(f.reach), together)
         above = f.network_bytes_per_second / f.oversubscription
         network = np.maximum(network, np.where(near < n, moved, 0.0) / (above * near))
+        tree = np.maximum(tree, (1.0 - 1.0 / np.ceil(n / near)) / (above * near))
         beyond = (n - near) / n
         if f.link_domain <= 1.0:
             beyond = beyond + (near - together) / n * rail
@@ -186,20 +194,23 @@ def place(f: Fabric, group: Group | Ends) -> Placed:
     rate = f.link_bytes_per_second * (linked / (linked + f.members))
     link = np.where(linked > 1.0, moved, 0.0) / rate
     relayed: Num = outside * rail if f.rails and f.link_domain > 1.0 else 0.0
-    slower = np.maximum(network, pcie)
+    steps = f.hop_seconds * others + f.network_hop_seconds * (nodes - 1.0)
+    climbs = 2.0 * (f.hop_seconds * (together - 1.0) + f.network_hop_seconds * np.log2(nodes))
     fixed = np.where(others > 0.0, f.base_seconds, 0.0) + np.where(nodes > 1.0, f.network_base_seconds, 0.0)
     return Placed(
         size=n,
         together=together,
         moved=moved,
-        gather_seconds_per_byte=np.maximum(link / f.ring, slower),
-        reduce_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, slower),
+        gather_seconds_per_byte=np.maximum(link / f.ring, np.maximum(network, pcie)),
+        reduce_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, np.maximum(tree, pcie)),
         exchange_seconds_per_byte=np.maximum(((linked - 1.0) / n + relayed) / (rate * f.all_to_all), exchange),
         network_exchange_seconds_per_byte=network_exchange,
         network_seconds_per_byte=network,
+        tree_seconds_per_byte=2.0 * tree,
         nodes=nodes,
         crosses=bool(np.any(nodes > 1.0)),
-        base_seconds=f.hop_seconds * others + f.network_hop_seconds * (nodes - 1.0) + fixed,
+        base_seconds=steps + fixed,
+        tree_base_seconds=np.minimum(steps, climbs) + fixed,
         exchange_base_seconds=f.hop_seconds * others + fixed,
     )
 
@@ -213,7 +224,7 @@ def network_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     """Return how long one collective takes its share of the network, in which no other group of these ranks can use it."""
     if kind == "all_to_all":
         return message_bytes * p.network_exchange_seconds_per_byte
-    return message_bytes * p.network_seconds_per_byte * (2.0 if kind == "all_reduce" else 1.0)
+    return message_bytes * (p.tree_seconds_per_byte if kind == "all_reduce" else p.network_seconds_per_byte)
 
 
 def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
@@ -222,10 +233,15 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     The slowest of the tiers sets the pace: chunks are pipelined through all.
     """
     if kind == "all_reduce":
-        return message_bytes * p.reduce_seconds_per_byte + p.base_seconds
+        return message_bytes * p.reduce_seconds_per_byte + p.tree_base_seconds
     if kind == "all_to_all":
         return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.exchange_base_seconds
     return message_bytes * p.gather_seconds_per_byte + p.base_seconds
+
+
+def latency_seconds(p: Placed, kind: Collective) -> Num:
+    """Return the part of `collective_seconds` that does not depend on the message."""
+    return {"all_reduce": p.tree_base_seconds, "all_to_all": p.exchange_base_seconds}.get(kind, p.base_seconds)
 
 
 def dispatch_seconds(p: Placed, message_bytes: Num, routing: Routing) -> Num:

@@ -94,6 +94,16 @@ def zero3(u: Unit, r: Replicas, regime: Regime, training: Training, stack: Softw
     u.backward = u.backward + u.zero_exposed_b
 
 
+_PLACE = (
+    "gather_seconds_per_byte",
+    "reduce_seconds_per_byte",
+    "network_seconds_per_byte",
+    "tree_seconds_per_byte",
+    "base_seconds",
+    "tree_base_seconds",
+)
+
+
 def placed_better(one: Layout, other: Layout, f: Fabric, *, experts: bool) -> npt.NDArray[np.bool_]:
     """Tell of which rows some group of `one` is placed better than in `other`, a batch that differs in the order of ranks alone.
 
@@ -105,7 +115,7 @@ def placed_better(one: Layout, other: Layout, f: Fabric, *, experts: bool) -> np
     better = better & (num(one.degrees.pp) > 1.0)
     for mine, its in ((a.dense, b.dense), (a.expert, b.expert), (a.copies, b.copies), (a.ends, b.ends)):
         if mine is not None and its is not None:
-            for name in ("gather_seconds_per_byte", "reduce_seconds_per_byte", "network_seconds_per_byte", "base_seconds"):
+            for name in _PLACE:
                 better = better | (num(getattr(mine, name)) < getattr(its, name))
     return np.asarray(better).reshape(-1)
 

@@ -12,7 +12,13 @@ import numpy as np
 
 from cost_models.numeric import Num, nothing, num
 from cost_models.op import Collective, Op
-from cost_models.throughput.collectives import collective_seconds, dispatch_network_seconds, dispatch_seconds, network_seconds
+from cost_models.throughput.collectives import (
+    collective_seconds,
+    dispatch_network_seconds,
+    dispatch_seconds,
+    latency_seconds,
+    network_seconds,
+)
 from cost_models.throughput.products import products
 from cost_models.throughput.roofline import memory_seconds
 from cost_models.throughput.unit import Unit, behind
@@ -204,8 +210,7 @@ def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> 
             seconds = dispatch_seconds(placed, size, c.routing)
         else:
             seconds = collective_seconds(placed, kind, size)
-        base = placed.exchange_base_seconds if kind == "all_to_all" else placed.base_seconds
-        seconds = seconds + base * (count - 1.0)
+        seconds = seconds + latency_seconds(placed, kind) * (count - 1.0)
         busy = busy + seconds
         if beside == "weights":
             covered = covered + seconds
