@@ -3,9 +3,10 @@
 A group has some members inside one fast domain (a server, or an NVL72 rack), and one NIC share for each of them; beyond the servers under
 one leaf switch a share of the thinner fabric above for each member under the leaf. Gathers and reduce-scatters are rings through all
 members, so every tier carries (n - 1) / n of the message: links, PCIe between the link domains of a server, NICs, and the fabric above the
-leaves, each as often as the members behind them. The slowest sets the pace. An all-reduce between servers is a tree of servers: each of k
-sends and receives 2 (k - 1) / k of the message over its NICs, and its steps grow with log2(k) (NVIDIA/nccl src/graph/tuning.cc, Tree and
-NVLSTree). An all-to-all sends to each tier what is meant for members beyond it.
+leaves, each as often as the members behind them. The slowest sets the pace. An all-reduce between servers is the faster of a ring and of
+a tree of servers, whose steps grow with log2 of their number (NVIDIA/nccl src/graph/tuning.cc): each of k servers passes the whole message
+up and down, or where the switch inside reduces (NVLSTree) as little as (k - 1) / k of it. An all-to-all sends to each tier what is meant
+for members beyond it.
 
 Where the leaves join NICs of the same index (a rail), rings stay on their rail; what crosses rails goes over the fast link first
 (NCCL's PXN: NVIDIA blog on NCCL 2.12), or through the fabric above where there is none. Servers under a leaf: 32 of a DGX SuperPOD's
@@ -55,6 +56,8 @@ class Fabric:
     """GPUs of one server."""
     gpus_per_nic: float
     ring: float
+    switched: bool
+    """The switch inside a server reduces (NVLink SHARP of Hopper and later)."""
     all_reduce: float
     """Higher where the switch reduces (NVLink SHARP of Hopper and later)."""
     all_to_all: float
@@ -118,6 +121,7 @@ def fabric(pool: Pool) -> Fabric:
         server=float(pool.gpus_per_node),
         gpus_per_nic=shared,
         ring=c("link_ring_fraction") if fast else 1.0,
+        switched=switched and fast,
         all_reduce=c("link_nvls_fraction" if switched else "link_all_reduce_fraction") if fast else 1.0,
         all_to_all=c("link_all_to_all_fraction") if fast else 1.0,
         members=c("link_members") if fast else 0.0,
@@ -143,15 +147,17 @@ class Placed:
     gather_seconds_per_byte: Num
     """Of the gathered message; the slowest tier of the ring."""
     reduce_seconds_per_byte: Num
-    """All-reduce of the message."""
+    """All-reduce of the message round a ring."""
+    tree_seconds_per_byte: Num
+    """The same up and down a tree of servers."""
     exchange_seconds_per_byte: Num
     """All-to-all inside the domain, of the whole message."""
     network_exchange_seconds_per_byte: Num
     """The same between domains: 0 for a group inside one."""
     network_seconds_per_byte: Num
     """Of the gathered message: how long the ring takes the share of the network; 0 for a group inside one domain."""
-    tree_seconds_per_byte: Num
-    """The same of an all-reduce, up and down the tree."""
+    network_reduce_seconds_per_byte: Num
+    """The same of an all-reduce."""
     nodes: Num
     """Domains that the group spans."""
     crosses: bool
@@ -172,14 +178,14 @@ def place(f: Fabric, group: Group | Ends) -> Placed:
     together = group.within(f.domain)
     nodes = np.ceil(n / together)
     network = np.where(nodes > 1.0, moved, 0.0) / (f.network_bytes_per_second * together)
-    tree = (1.0 - 1.0 / nodes) / (f.network_bytes_per_second * together)
+    tree = np.where(nodes > 1.0, 1.0 - 1.0 / nodes if f.switched else 1.0, 0.0) / (f.network_bytes_per_second * together)
     outside, rail = (n - together) / n, _other_rails(f, together)
     network_exchange = outside / (f.network_bytes_per_second * f.all_to_all_network)
     if f.oversubscription > 1.0:
         near = np.maximum(group.within(f.reach), together)
         above = f.network_bytes_per_second / f.oversubscription
         network = np.maximum(network, np.where(near < n, moved, 0.0) / (above * near))
-        tree = np.maximum(tree, (1.0 - 1.0 / np.ceil(n / near)) / (above * near))
+        tree = np.maximum(tree, np.where(near < n, 1.0 - 1.0 / np.ceil(n / near) if f.switched else 1.0, 0.0) / (above * near))
         beyond = (n - near) / n
         if f.link_domain <= 1.0:
             beyond = beyond + (near - together) / n * rail
@@ -202,15 +208,16 @@ def place(f: Fabric, group: Group | Ends) -> Placed:
         together=together,
         moved=moved,
         gather_seconds_per_byte=np.maximum(link / f.ring, np.maximum(network, pcie)),
-        reduce_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, np.maximum(tree, pcie)),
+        reduce_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, np.maximum(network, pcie)),
+        tree_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, np.maximum(tree, pcie)),
         exchange_seconds_per_byte=np.maximum(((linked - 1.0) / n + relayed) / (rate * f.all_to_all), exchange),
         network_exchange_seconds_per_byte=network_exchange,
         network_seconds_per_byte=network,
-        tree_seconds_per_byte=2.0 * tree,
+        network_reduce_seconds_per_byte=2.0 * np.minimum(network, tree),
         nodes=nodes,
         crosses=bool(np.any(nodes > 1.0)),
         base_seconds=steps + fixed,
-        tree_base_seconds=np.minimum(steps, climbs) + fixed,
+        tree_base_seconds=climbs + fixed,
         exchange_base_seconds=f.hop_seconds * others + fixed,
     )
 
@@ -224,7 +231,7 @@ def network_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     """Return how long one collective takes its share of the network, in which no other group of these ranks can use it."""
     if kind == "all_to_all":
         return message_bytes * p.network_exchange_seconds_per_byte
-    return message_bytes * (p.tree_seconds_per_byte if kind == "all_reduce" else p.network_seconds_per_byte)
+    return message_bytes * (p.network_reduce_seconds_per_byte if kind == "all_reduce" else p.network_seconds_per_byte)
 
 
 def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
@@ -233,7 +240,8 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     The slowest of the tiers sets the pace: chunks are pipelined through all.
     """
     if kind == "all_reduce":
-        return message_bytes * p.reduce_seconds_per_byte + p.tree_base_seconds
+        ring = message_bytes * p.reduce_seconds_per_byte + p.base_seconds
+        return np.minimum(ring, message_bytes * p.tree_seconds_per_byte + p.tree_base_seconds) if p.crosses else ring
     if kind == "all_to_all":
         return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.exchange_base_seconds
     return message_bytes * p.gather_seconds_per_byte + p.base_seconds
@@ -241,7 +249,7 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
 
 def latency_seconds(p: Placed, kind: Collective) -> Num:
     """Return the part of `collective_seconds` that does not depend on the message."""
-    return {"all_reduce": p.tree_base_seconds, "all_to_all": p.exchange_base_seconds}.get(kind, p.base_seconds)
+    return p.exchange_base_seconds if kind == "all_to_all" else p.base_seconds
 
 
 def dispatch_seconds(p: Placed, message_bytes: Num, routing: Routing) -> Num:

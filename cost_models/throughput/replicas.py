@@ -97,8 +97,9 @@ def zero3(u: Unit, r: Replicas, regime: Regime, training: Training, stack: Softw
 _PLACE = (
     "gather_seconds_per_byte",
     "reduce_seconds_per_byte",
-    "network_seconds_per_byte",
     "tree_seconds_per_byte",
+    "network_seconds_per_byte",
+    "network_reduce_seconds_per_byte",
     "base_seconds",
     "tree_base_seconds",
 )

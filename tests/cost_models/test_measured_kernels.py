@@ -145,7 +145,6 @@ def test_large_messages_inside_a_server(published: Path, kind: str) -> None:
 
 
 SEVERAL = {
-    "AWS p4de.24xlarge (8x A100-80G)": "{}xp4de.24xlarge",
     "AWS p5.48xlarge (8x H100)": "{}xp5.48xlarge",
     "GCP a3-megagpu-8g (8x H100)": "{}xa3-megagpu-8g",
 }
@@ -156,11 +155,12 @@ def test_large_messages_between_servers(published: Path, kind: str) -> None:
     """From 256 MiB on over two servers: an all-reduce climbs a tree of servers, a gather runs round a ring of all members."""
     errors = []
     for row in read(published, "collectives.csv"):
-        size = float(row["message_bytes"] or 0)
+        size = float(row["message_bytes"]) if row["message_bytes"].isdigit() else 0.0
         if row["op"] != kind or row["system"] not in SEVERAL or size < 4.0 * LARGE or not row["latency_us"]:
             continue
         pool = parse_cluster(SEVERAL[row["system"]].format(row["nodes"])).pools[0]
-        predicted = float(collective_seconds(place(fabric(pool), Group(size=float(row["gpus"]), stride=1.0)), cast("Collective", kind), size))
+        group = place(fabric(pool), Group(size=float(row["gpus"]), stride=1.0))
+        predicted = float(collective_seconds(group, cast("Collective", kind), size))
         errors.append(abs(predicted / (float(row["latency_us"]) * 1e-6) - 1.0))
     assert len(errors) >= 6
     assert np.median(errors) <= 0.15
