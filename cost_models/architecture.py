@@ -31,6 +31,9 @@ class Moe(Shape):
     """Leading layers that keep a dense MLP of width `ffn_hidden`."""
     layer_freq: int = Field(default=1, gt=0)
     """After the dense prefix every `layer_freq`-th layer is MoE (the last of each group, as Llama 4 has it)."""
+    groups: int = Field(default=1, gt=0)
+    """Groups of experts of which a token chooses `topk_groups` first (group-limited routing); 1: none."""
+    topk_groups: int = Field(default=1, gt=0)
     router_bias: bool = False
     expert_bias: bool = False
     shared_gate: bool = False

@@ -14,6 +14,9 @@ Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "optimizer", "params", "optimizer+params"]
 OffloadTarget = Literal["host", "nvme"]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe"]
+RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
+RANK_ORDERS: tuple[RankOrder, ...] = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+"""How ranks can be numbered, the axis whose neighbours sit side by side first (Megatron-LM's words)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +42,8 @@ class Degrees:
     """Part of the offloaded state that lives outside the device."""
     activation_offload: Num = 0.0
     """Part of the layers whose saved activations are moved to the host."""
+    rank_order: Num = 0.0
+    """Place in RANK_ORDERS."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

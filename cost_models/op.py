@@ -56,6 +56,8 @@ class Comm:
     """Independent of the kernels beside it (ring attention's next block, the second gather for a weight gradient)."""
     forward_times: float = 1.0
     """How often forward runs `kind`; 0 for a collective that backward alone needs."""
+    behind_weights: bool = False
+    """What backward runs does not wait for the op's weight gradient, which may run beside it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -72,6 +72,8 @@ class TimeCost:
     stage_forward_seconds: Num
     """One micro-batch through one stage, (K,) or (N, K)."""
     stage_backward_seconds: Num
+    stage_weight_seconds: Num
+    """The part of backward that computes weight gradients."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FOLDED = ("zb-v",)
 """Schedules whose second chunk runs back up the stages, so that the first stage holds embedding and head."""
+MIRRORED = ("dualpipe",)
+"""Schedules whose ranks run the stage at their own place, and that at the same distance from the other end."""
 
 
 @dataclass(frozen=True, slots=True)

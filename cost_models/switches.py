@@ -37,12 +37,15 @@ SWITCHES: dict[str, Switch] = {
     "attention_kernel": Switch(
         sentence="attention as torch calls it, for what is saved for backward", values=("eager", "sdpa", "flash2", "mem_eff")
     ),
-    "cuda_graphs": Switch(sentence="full iteration, or the modules that are captured", values=("full", *GRAPHS), several=True),
+    "cuda_graphs": Switch(
+        sentence="full iteration, whole layers, or the modules that are captured", values=("full", "layers", *GRAPHS), several=True
+    ),
     "overlap_all": Switch(sentence="no: no traffic hides behind compute", values=("no",)),
     "overlap_grad_reduce": Switch(sentence="gradient reduction behind backward", values=ON_OFF),
     "overlap_param_gather": Switch(sentence="parameter gather of the distributed optimizer behind forward", values=ON_OFF),
     "overlap_tp": Switch(sentence="tensor parallel collectives behind GEMMs", values=ON_OFF),
     "async_tp": Switch(sentence="torchtitan's asynchronous tensor parallelism", values=ON_OFF),
+    "grouped_gemm": Switch(sentence="how many products of the experts are launched", values=("one", "each", "fp8", "loop")),
     "moe_a2a_overlap": Switch(sentence="expert all-to-all behind other work", values=ON_OFF),
     "moe_dispatcher": Switch(
         sentence="deepep, hybridep and flex send a token once to each server, the others once for each expert",
@@ -50,10 +53,15 @@ SWITCHES: dict[str, Switch] = {
     ),
     "recompute_policy": Switch(
         sentence="which operators selective recompute keeps: torchtitan's `op`, Paxml's names",
-        values=("op", "SAVE_DOT_ONLY", "save_qkv_proj"),
+        values=("op", "SAVE_DOT_ONLY", "SAVE_DOT_WITH_NO_BATCH_DIM", "save_qkv_proj"),
     ),
     "fp8_recipe": Switch(sentence="how fp8 operands are scaled", values=("delayed", "current", "blockwise", "mxfp8", "nvfp4")),
     "float8_gather": Switch(sentence="FSDP gathers weights in fp8", values=ON_OFF),
+    "norm_kernel": Switch(sentence="one kernel for a norm where the code base has several", values=("fused",)),
+    "rope_fusion": Switch(sentence="one kernel for the rotary embedding", values=ON_OFF),
+    "swiglu_kernels": Switch(sentence="kernels of a gated activation", values=("single", "fused")),
+    "fsdp_mixed_precision": Switch(sentence="PURE: gradients are reduced in 16 bits, else in fp32", values=("PURE", "DEFAULT")),
+    "fsdp_version": Switch(sentence="2: fully_shard, which prefetches on its own stream", values=("1", "2")),
     "optimizer_kernel": Switch(sentence="foreach copies what it updates, fused does not", values=("foreach", "fused", "forloop")),
     "document_tokens": Switch(sentence="mean length of the documents packed into a sequence; attention does not cross them"),
 }

@@ -8,6 +8,9 @@ A file may hold bands too: distributions of measured / predicted (error.toml). D
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,9 +89,35 @@ class Calibration(BaseModel):
         return self.constants[name].value
 
 
-@cache
+_changed: ContextVar[Mapping[str, Calibration]] = ContextVar("changed", default={})  # noqa: B039 - never written to
+
+
 def calibration(name: str) -> Calibration:
-    """Return the file `name`.toml. Raises KeyError where there is none."""
+    """Return the file `name`.toml, with what `changed` changes in it. Raises KeyError where there is none."""
+    return _changed.get().get(name) or _read(name)
+
+
+@contextmanager
+def changed(values: Mapping[tuple[str, str, str], float]) -> Iterator[None]:
+    """Read other values of constants inside a `with`: (file, constant, accelerator id) -> value; no id: the generation's own value.
+
+    What a refit needs. Raises KeyError for a file or a constant that does not exist.
+    """
+    made: dict[str, Calibration] = {}
+    for (file, name, gpu), number in values.items():
+        held = made.get(file) or calibration(file)
+        old = held.constants[name]
+        new = old.model_copy(update={"by_gpu": {**old.by_gpu, gpu: number}} if gpu else {"value": number})
+        made[file] = held.model_copy(update={"constants": {**held.constants, name: new}})
+    token = _changed.set({**_changed.get(), **made})
+    try:
+        yield
+    finally:
+        _changed.reset(token)
+
+
+@cache
+def _read(name: str) -> Calibration:
     path = FOLDER / f"{name}.toml"
     if not path.is_file():
         raise KeyError(f"no calibration is called {name!r}; there are {', '.join(names())}")
@@ -102,14 +131,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
-@cache
 def generation(arch: str) -> Calibration | None:
     """Return the calibration that serves generation `arch`, None where nobody measured it."""
-    for name in names():
-        found = calibration(name)
-        if arch in found.arch:
-            return found
-    return None
+    name = _file_of(arch)
+    return None if name is None else calibration(name)
+
+
+@cache
+def _file_of(arch: str) -> str | None:
+    return next((name for name in names() if arch in _read(name).arch), None)
 
 
 def constant(gpu: Gpu, name: str) -> Constant:

@@ -9,7 +9,9 @@ all traffic between two pools together, and `latency_between_pools = "20 ms"`):
     gpus_per_node = 8                # used in each server
     free_memory = "60 GiB"           # what is left of a shared card
     network_per_gpu = "20 GB/s"      # one direction; overrides the NICs
-    oversubscription = 2.0           # the fabric above the NICs is thinner by this factor
+    oversubscription = 2.0           # the fabric above the leaf switches is thinner than the NICs by this factor
+    leaf_servers = 32                # servers under one leaf (or pod), which reach each other at full rate; none given: one
+    rails = true                     # each leaf joins the NICs of one index of its servers (rail-optimised)
 
     [node]                           # or node = "dgx-a100-80g"; or base = "…" with changed facts
     gpus_per_node = 8
@@ -58,6 +60,8 @@ POOL_FACTS: dict[str, Fact] = {
     "free_memory": Fact(field="free_memory_bytes", kind=BYTES),
     "network_per_gpu": Fact(field="inter_node_bytes_per_second", kind=BYTES_PER_SECOND),
     "oversubscription": Fact(field="oversubscription", kind="number"),
+    "leaf_servers": Fact(field="leaf_servers", kind="count"),
+    "rails": Fact(field="rails", kind="flag"),
 }
 BETWEEN_FACTS: dict[str, Fact] = {
     "network_between_pools": Fact(field="between_pools_bytes_per_second", kind=BYTES_PER_SECOND),
@@ -242,7 +246,9 @@ def _read_pool(table: object, free_memory_bytes: float | None) -> PoolReport:
     values, wrong = collect_facts(table, POOL_FACTS, extra=("gpu", "node", "name"))
     problems.extend(wrong)
     if values.get("oversubscription", 1.0) < 1:
-        problems.append(f"oversubscription {values['oversubscription']:g} must be 1 or more")
+        problems.append(f"oversubscription {values['oversubscription']:g} must be 1 or more (NICs / fabric above them); try 1")
+    if values.get("rails") and "leaf_servers" not in values:
+        problems.append("rails = true needs leaf_servers: the servers that the leaf of one rail joins, such as 32, or all of them")
     if not problems and "count" not in values and "nodes" not in values:
         problems.append("count is missing: give count (GPUs) or nodes (servers)")
     if problems or gpu is None:

@@ -38,6 +38,8 @@ class PoolRequest:
     gpus_per_node: int | None = None
     inter_node_bytes_per_second: float | None = None
     oversubscription: float = 1.0
+    leaf_servers: int | None = None
+    rails: bool = False
     free_memory_bytes: float | None = None
 
 
@@ -202,6 +204,8 @@ def make_pool(request: PoolRequest) -> PoolReport:
         gpus_per_node=used,
         inter_node_bytes_per_second=request.inter_node_bytes_per_second or share,
         oversubscription=request.oversubscription,
+        leaf_servers=request.leaf_servers,
+        rails=request.rails,
         free_memory_bytes=request.free_memory_bytes,
     )
     return PoolReport(pool=pool, assumed=(*assumed, *_size_sentences(node, request.count, used)), warnings=tuple(unknowns(pool)))

@@ -146,7 +146,12 @@ class Pool(Spec):
     inter_node_bytes_per_second: float | None = None
     """Network of one GPU, one direction: the server's NICs divided by its GPUs; None: unknown."""
     oversubscription: float = Field(default=1.0, ge=1.0)
-    """Factor by which the fabric above the NICs is thinner than the NICs."""
+    """Factor by which the fabric above the leaf switches is thinner than the NICs."""
+    leaf_servers: int | None = Field(default=None, gt=0)
+    """Servers that reach each other at the full rate of their NICs, under one leaf (or pod); None: one, so that all traffic between
+    servers meets the oversubscription."""
+    rails: bool = False
+    """Each leaf joins the NICs of one index of its servers: traffic between indices goes over the fast link first, or above the leaf."""
     free_memory_bytes: float | None = Field(default=None, gt=0)
     """What is left of a shared card (`--free-memory`)."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cost_models.layout import Choices, Degrees, Layout
+from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout
 from cost_models.numeric import num
 from planner.case import Case
 from planner.defaults import first_framework
@@ -89,6 +89,8 @@ def layout_of(case: Case) -> Layout:
     if "dp" not in degrees:
         used = degrees.get("tp", 1.0) * degrees.get("pp", 1.0) * degrees.get("cp", 1.0)
         degrees["dp"] = float(max(1, int(case.world // used)))
+    orders = SUPPORT[case.framework].orders(experts=case.architecture.moe is not None)
+    degrees.setdefault("rank_order", float(RANK_ORDERS.index(orders[0])))
     made = Degrees(**degrees)
     choices = {**_usual(case, made), **{n: tuple(v) if n == "recompute_modules" else v for n, v in case.given.items() if n in CHOICES}}
     return Layout(degrees=made, choices=Choices(**choices))

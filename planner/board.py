@@ -14,7 +14,7 @@ from planner.evaluate import Totals, take
 
 DISTINCT = ("tp", "pp", "cp", "ep", "dp")
 """Degrees (with the ZeRO stage) that tell one shown plan from another."""
-ORDER = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "shard_group", "recompute_layers")
+ORDER = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "shard_group", "rank_order", "recompute_layers")
 """Ties in step time are broken by device bytes, then by these degrees, smallest first, then by the order of finding."""
 
 

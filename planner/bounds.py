@@ -1,8 +1,8 @@
 """Bounds: a time that no split of the layers over the stages beats, for whole batches at once.
 
 Stages of equal time, nothing recomputed, nothing offloaded. The terms that come once a step are convex in what a stage holds, so their
-largest over the stages is at least their value for the mean stage (Jensen); the same holds of GPipe and zero-bubble V, and of 1F1B
-weights of its paths give a bound (weak duality).
+largest over the stages is at least their value for the mean stage (Jensen); the same holds of GPipe, of 1F1B weights of its paths give
+a bound (weak duality), and the zero-bubble V takes at least all micro-batches through the mean stage.
 """
 
 from __future__ import annotations
@@ -67,10 +67,14 @@ def step_of(table: StageTable, pipeline_seconds: Array) -> Array:
 def pipeline_bound(layout: Layout, global_batch: int, table: StageTable) -> Array:
     """Return the seconds of all micro-batches through stages of the same total work, at best."""
     schedule = layout.choices.schedule
-    if schedule in ("gpipe", "zb-v"):
+    if schedule == "gpipe":
         return table.alone_seconds
     d = layout.degrees
     size = table.alone_seconds.shape
+    if schedule == "zb-v":
+        return np.asarray(
+            np.broadcast_to(num(micro_batches(layout, global_batch)).reshape(-1), size) * (table.forward_seconds + table.backward_seconds)
+        )
     pp, vpp, m = (np.broadcast_to(num(x).reshape(-1), size) for x in (d.pp, d.vpp, micro_batches(layout, global_batch)))
     law, inverse = np.unique(np.stack([pp, vpp, m], axis=1), axis=0, return_inverse=True)
     parts = np.array([longest_path_part(schedule, int(p), int(n), float(v)) for p, v, n in law])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cost_models.layout import RANK_ORDERS
 from hardware.catalog import gpu_names, load_gpu
 from hardware.cluster import ClusterError, parse_cluster
 from hardware.spec import Cluster, Gpu, Pool
@@ -245,6 +246,8 @@ def found_flags(change: Change, best: Plan) -> tuple[str, str]:
     if isinstance(value, bool):
         return f"{'with' if value else 'without'} {flag.replace('-', ' ')}", f"--{'' if value else 'no-'}{flag}"
     shown = value if isinstance(value, str) else f"{int(value)}"
+    if change.freed == "rank_order":
+        shown = RANK_ORDERS[int(shown)]
     if change.freed == "shard_group" and shown == "0":
         return "sharded over all ranks", "(without --shard-group)"
     return f"{FREED_FIRST.get(change.freed, flag)} {shown}", f"--{flag} {shown}"

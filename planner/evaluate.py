@@ -174,6 +174,8 @@ class StageTable:
     forward_seconds: Array
     """Of one micro-batch, with its send to the next stage where that is exposed."""
     backward_seconds: Array
+    weight_seconds: Array
+    """The part of backward that computes weight gradients."""
     alone_seconds: Array
     """All micro-batches through this stage, by the schedule's own formula, were it the only one that counts."""
     step_seconds: tuple[Array, ...]
@@ -280,6 +282,7 @@ def _stage_table(
         nvme_bytes=_flat(result.memory.nvme_bytes_per_node, size),
         forward_seconds=_flat(result.time.stage_forward_seconds, size) + send,
         backward_seconds=_flat(result.time.stage_backward_seconds, size) + send,
+        weight_seconds=_flat(result.time.stage_weight_seconds, size),
         alone_seconds=work,
         step_seconds=tuple(terms[name] for name in once),
         share=1.0 + terms["host.stragglers"] / np.maximum(before, np.finfo(np.float64).tiny),

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cost_models.architecture import Architecture
 from cost_models.catalog import resolve as resolve_model
-from cost_models.layout import OffloadTarget, Recompute, ScheduleName, Zero
+from cost_models.layout import RANK_ORDERS, OffloadTarget, RankOrder, Recompute, ScheduleName, Zero
 from cost_models.switches import switch_problems
 from cost_models.throughput.collectives import links_assumed
 from cost_models.training import Attention, Framework, Implementation, Loss, Method, Optimizer, Training, TrainPrecision
@@ -103,6 +103,8 @@ class Request(BaseModel):
     """`auto` (only where nothing fits without), `any` (always searched), `none`, or words of optimizer[:fraction], params,
     activations[:fraction] joined by commas."""
     offload_target: OffloadTarget | None = None
+    rank_order: RankOrder | None = None
+    """Order in which ranks are numbered, neighbours first."""
     micro_batch: int | None = Field(default=None, gt=0, le=MAX_BATCH)
 
     confidence: float = Field(default=CONFIDENCE, ge=LIKELY, lt=1)
@@ -122,7 +124,7 @@ class Request(BaseModel):
 
 LAYOUT_FIELDS = (
     "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard_group", "sequence_parallel", "schedule", "recompute",
-    "recompute_modules", "recompute_layers", "offload_target", "micro_batch",
+    "recompute_modules", "recompute_layers", "offload_target", "rank_order", "micro_batch",
 )  # fmt: skip
 OFFLOAD_FIELDS = ("offload", "offload_fraction", "activation_offload", "offload_target")
 _TRAINING_FIELDS = ("regime", "implementation", "loss", "lora_rank", "lora_targets", "kv_bits", "weight_bits")
@@ -335,6 +337,8 @@ def _cluster(request: Request) -> Cluster:
 
 def _fixed(request: Request) -> dict[str, Any]:
     fixed = {name: value for name in LAYOUT_FIELDS if (value := getattr(request, name)) is not None}
+    if request.rank_order is not None:
+        fixed["rank_order"] = RANK_ORDERS.index(request.rank_order)
     if request.offload is not None:
         fixed.update(parse_offload(request.offload))
     if "recompute" not in fixed:

@@ -104,6 +104,8 @@ class LayoutRecord(Record):
     """What `selective` recomputes."""
     offload: str
     offload_target: str
+    rank_order: str
+    """Order in which ranks are numbered, neighbours first: `tp-cp-ep-dp-pp`, or `tp-cp-ep-pp-dp`."""
     offload_fraction: float
     activation_offload: float
     """Part of the layers whose saved activations are moved to the host."""

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.layout import Choices, Degrees, Layout
+from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout
 from planner.case import Case
+from planner.orders import faster_order
 from planner.rules import binding
 from planner.rules.frameworks import SUPPORT
 from planner.rules.rule import DEGREES, Rule, divisors
@@ -100,6 +101,7 @@ def groups(case: Case, counts: Counts, *, offloaded: bool) -> Iterator[Group]:
         early = [r for r in rules if not set(r.reads) & set(LATE_FIELDS)]
         late = [r for r in rules if set(r.reads) & set(LATE_FIELDS)]
         codes, columns = _join(case, choices, axes, early, counts, spanned)
+        codes, columns = faster_order(case, variants[0], codes, columns, len(axes["micro_batch"]), counts.drop, spanned)
         if not len(codes):
             continue
         # the micro-batch is the last axis to be joined, so it is the last digit of a code
@@ -168,6 +170,7 @@ def candidates(case: Case) -> dict[str, tuple[float, ...]]:
         "recompute_layers": (-1.0,),
         "offload_fraction": (1.0,),
         "activation_offload": (0.0,),
+        "rank_order": tuple(float(RANK_ORDERS.index(o)) for o in SUPPORT[case.framework].orders(experts=moe is not None)),
         "micro_batch": tuple(d for d in divisors(case.training.global_batch) if d <= MAX_MICRO_BATCH),
     }
     return options

@@ -102,9 +102,7 @@ def even_layers(layers: int, pp: float, vpp: float) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes.reshape(int(vpp), int(pp)).sum(axis=0))
 
 
-def stage_problems(
-    case: Case, asked: Sequence[tuple[Layout, tuple[Level, ...], Shape]], below_seconds: float
-) -> list[StageProblem | None]:
+def stage_problems(case: Case, asked: Sequence[tuple[Layout, tuple[Level, ...], Shape]], below_seconds: float) -> list[StageProblem | None]:
     """Return the stage problem of each pipeline (layout, levels, shape; all of one group), without the options that cannot be part of a
     step below `below_seconds`; None where some stage has none left, so that no split is that fast and fits.
 
@@ -204,7 +202,7 @@ class _Maker:
         good = self._fits(table) & (self.shape.least(position, table.forward_seconds, table.backward_seconds) <= self.below)
         if not good.any():
             return
-        found = values(self.shape.schedule, table.forward_seconds, table.backward_seconds, table.alone_seconds)
+        found = values(self.shape.schedule, table.forward_seconds, table.backward_seconds, table.weight_seconds)
         first: dict[tuple[int, Key], int] = {}
         for i in np.flatnonzero(good):
             first.setdefault((want.levels[i], want.keys[i]), int(i))

@@ -3,7 +3,9 @@
 Rows of one source share its software, its machine and its care; repeats share a configuration. So a configuration counts once, a source
 counts by the square root of its configurations, and a band is widened (or narrowed) about its median until intervals of the other
 sources hold LEVEL of that weight: conformal prediction with the source as the unit (the scaled score of Romano et al. 2019, "Conformalized
-quantile regression"; leave-one-out as in Barber et al. 2021, "Predictive inference with the jackknife+").
+quantile regression"; leave-one-out as in Barber et al. 2021, "Predictive inference with the jackknife+"). A class of too few sources
+borrows the rows of all classes as they are spread: how well other classes foretell each other does not narrow its band, and its own rows
+may widen it.
 """
 
 from __future__ import annotations
@@ -152,14 +154,26 @@ def counted(words: str, members: Sequence[Residual]) -> str:
 
 
 def derive(members: Sequence[Residual], of: str, kind: PeakKind | None, meaning: str = "", origin: str = "") -> Band:
-    """Return the band of a class and kind of peak: of its own rows where they are of enough sources, else of the next wider pool."""
+    """Return the band of a class and kind of peak: of its own rows where they are of enough sources, else of the next wider pool and at
+    least as wide as its own rows are spread."""
     pools = [(f"rows of class {of}", [r for r in members if r.of == of and r.kind == kind])]
     if kind is not None:
         pools[0] = (f"{kind} peaks of class {of}", pools[0][1])
         pools.append((f"{kind} peaks of all classes", [r for r in members if r.kind == kind]))
     enough = [pool for pool in pools if len(pool[1]) >= FEWEST_ROWS and len({r.source for r in pool[1]}) >= FEWEST_SOURCES]
     words, picked = enough[0] if enough else ("all rows", list(members))
-    return band_of(picked, meaning, origin, counted(words, picked))
+    own = pools[0][1]
+    if picked is own:
+        return band_of(picked, meaning, origin, counted(words, picked))
+    borrowed = band_of(picked, meaning, origin, counted(words, picked), widened=False)
+    return _around(borrowed, band_of(own, "", "", "", widened=False)) if len(own) >= FEWEST_ROWS else borrowed
+
+
+def _around(band: Band, other: Band) -> Band:
+    """Return `band`, each quantile moved out to that of `other` where it lies further from the middle."""
+    pairs = zip(band.stated.values, other.stated.values, PROBABILITIES, strict=True)
+    wide = [min(a, b) if p < 0.5 else max(a, b) if p > 0.5 else a for a, b, p in pairs]
+    return Band(band.stated.model_copy(update={"values": _parted(wide)}))
 
 
 def derive_fit(members: Sequence[Residual], of: MemoryClass, meaning: str = "", origin: str = "") -> Band:

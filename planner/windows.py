@@ -37,7 +37,6 @@ class Windows:
     whole: bool
     """False where further splits may be as good: the windows are provisional."""
 
-
     def spans(self, before: npt.NDArray[np.int64]) -> Spans:
         """Return the runs of layers within the windows."""
         return Spans(low=self.low, high=self.high, before=before)
@@ -123,7 +122,7 @@ class Shape:
         """Return the values of a stage (the first, the last or neither) that holds so many layers of each kind."""
         more = [self.first[i] * ends[0] + self.last[i] * ends[1] for i in (0, 1)]
         times = tuple(self.send[i] + more[i] + sum(n * kind[i] for n, kind in zip(counts, self.kinds, strict=True)) for i in (0, 1))
-        return times if VALUES[self.schedule] == 2 else (self.micro_batches * (times[0] + times[1]),)
+        return (*times, 0.0)[: VALUES[self.schedule]]
 
     def _fewest(self) -> int:
         """A chunk holds a layer, but where the even split itself leaves the outer chunks of a model without."""

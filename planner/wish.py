@@ -26,6 +26,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 }
 LAYOUT_NAMES: dict[str, Name] = {
     **{f.name: Name(kind="number") for f in fields(Degrees)},
+    "rank_order": Name(kind="number", sentence="0: tp-cp-ep-dp-pp, 1: tp-cp-ep-pp-dp"),
     "zero": Name(kind="number"),
     "sequence_parallel": Name(kind="flag"),
     **{name: Name(kind="word", words=words) for name, words in _WORDS.items()},

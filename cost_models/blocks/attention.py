@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.blocks.linear import bias, enter, leave, lora_gemms, weight
+from cost_models.blocks.linear import bias, enter, joint_lora_gemms, leave, lora_gemms, weight
 from cost_models.blocks.norm import norm
 from cost_models.numeric import Num, num
 from cost_models.op import AttentionCore, Comm, Gemm, Op, Params, Saved
@@ -34,9 +34,7 @@ def attention(
         weight(training, "v", h, kv_width),
         *((bias(q_width + 2.0 * kv_width),) if architecture.qkv_bias else ()),
     )
-    adapters = tuple(
-        g for t, n in (("q", q_width), ("k", kv_width), ("v", kv_width)) for g in lora_gemms(training, t, d.tokens, h, n)
-    )
+    adapters = joint_lora_gemms(training, (("q", q_width), ("k", kv_width), ("v", kv_width)), d.tokens, h)
     rotary = d.tokens * (q_width + kv_width) * d.act_bytes
     out_bias = (bias(h),) if architecture.attn_out_bias else ()
     return [

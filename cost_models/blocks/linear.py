@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.op import Comm, Gemm, Params
+from cost_models.stack import MEGATRON
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
@@ -21,13 +22,14 @@ def enter(d: Dims, choices: Choices, width: float) -> tuple[Comm, ...]:
     """Return the collectives of a column-parallel input of `width` elements a token.
 
     Without sequence parallelism forward needs none and backward all-reduces the input gradient. With it forward gathers the
-    sequence, backward scatters the gradient and gathers the input once more for the weight gradient.
+    sequence, backward scatters the gradient and gathers the input once more for the weight gradient. The input gradient is sent as
+    soon as it is there: the product of the weight gradient may run beside.
     """
     whole = d.tokens * width * d.act_bytes
     if not choices.sequence_parallel:
-        return (Comm(kind="all_reduce", backward="all_reduce", group="tp", bytes=whole, forward_times=0.0),)
+        return (Comm(kind="all_reduce", backward="all_reduce", group="tp", bytes=whole, forward_times=0.0, behind_weights=True),)
     again = Comm(kind="all_gather", backward="all_gather", group="tp", bytes=whole, forward_times=0.0, overlappable=True)
-    return (Comm(kind="all_gather", backward="reduce_scatter", group="tp", bytes=whole), again)
+    return (Comm(kind="all_gather", backward="reduce_scatter", group="tp", bytes=whole, behind_weights=True), again)
 
 
 def leave(d: Dims, choices: Choices, width: float) -> tuple[Comm, ...]:
@@ -59,6 +61,19 @@ def weight(training: Training, target: str, inputs: Num, outputs: Num, count: Nu
 def bias(elements: Num, *, kind: str = "linear") -> Params:
     """Return a bias vector of `elements` (per rank)."""
     return Params(count=elements, kind="expert" if kind == "expert" else "norm")
+
+
+def joint_lora_gemms(training: Training, widths: tuple[tuple[str, Num], ...], tokens: Num, inputs: Num) -> tuple[Gemm, ...]:
+    """Return the products of the adapters of matrices with a common input: Megatron-LM joins the matrices (linear_qkv, linear_fc1), and so
+    one adapter serves them all; elsewhere each has its own."""
+    joined = training.framework in MEGATRON and all(target in training.lora_targets for target, _ in widths)
+    if not joined:
+        return tuple(g for target, width in widths for g in lora_gemms(training, target, tokens, inputs, width))
+    first, *others = (width for _, width in widths)
+    outputs = first
+    for width in others:
+        outputs = outputs + width
+    return lora_gemms(training, widths[0][0], tokens, inputs, outputs)
 
 
 def lora_gemms(training: Training, target: str, tokens: Num, inputs: Num, outputs: Num) -> tuple[Gemm, ...]:

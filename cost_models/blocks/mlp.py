@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cost_models.blocks.linear import bias, enter, leave, lora_gemms, weight
+from cost_models.blocks.linear import bias, enter, joint_lora_gemms, leave, lora_gemms, weight
 from cost_models.blocks.norm import norm
 from cost_models.op import Drop, Gemm, Op, Saved
 
@@ -46,7 +46,7 @@ def feed_forward(
             name=f"{name}.up",
             kind="gemm",
             params=(*(weight(training, u, h, width) for u in ups), *((bias(gates * width),) if biased else ())),
-            gemm=(Gemm(m=d.tokens, n=gates * width, k=h), *(g for u in ups for g in lora_gemms(training, u, d.tokens, h, width))),
+            gemm=(Gemm(m=d.tokens, n=gates * width, k=h), *joint_lora_gemms(training, tuple((u, width) for u in ups), d.tokens, h)),
             saved=saved.get("up", ()),
             comm=enter(d, choices, h),
             modules=modules,

@@ -309,6 +309,8 @@ def regime_of(training: Training, choices: Choices) -> Regime:
         return replace(regime, weight_bytes=training.weight_bits / 8.0, frozen_bytes=training.weight_bits / 8.0)
     if training.extra.get("base_dtype") == "fp32":
         regime = replace(regime, frozen_bytes=4.0)
+    if name == "fsdp" and training.extra.get("fsdp_mixed_precision") == "PURE":
+        regime = replace(regime, reduce_bytes=2.0)
     if training.optimizer == "adam8bit":
         embedding = 2.0 * regime.state_bytes
         return replace(regime, moment_bytes=ADAM8BIT_STATE_BYTES, other_moment_bytes=embedding)

@@ -145,6 +145,8 @@ def _deepseek_experts(keys: Keys, fields: Fields, *, corrected: bool, dense_defa
         shared_experts=shared,
         shared_ffn_hidden=shared * width,
         first_k_dense=keys.size("first_k_dense", "first_k_dense_replace", default=dense_default, minimum=0),
+        groups=keys.size("groups", "n_group", default=1),
+        topk_groups=keys.size("topk_groups", "topk_group", default=1),
         score_correction_bias=corrected,
     )
 

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 HOPPER = 9.0
 """Compute capability from which torch and Transformer Engine take 32 MiB cuBLAS workspaces."""
+ANY_LAYOUT = (10.0, 12.0)
+"""Compute capabilities (data-centre Blackwell) that multiply fp8 operands in every layout, so that no transposed copy is needed."""
+PER_TENSOR = ("", "delayed", "current", "tensorwise")
+"""fp8 recipes with one scale for a tensor; a recipe that is not named is one of them."""
+FP8_WEIGHT_BYTES = {"mxfp8": 1.0 + 1.0 / 32.0, "nvfp4": 0.5 + 1.0 / 16.0, "blockwise": 1.0 + 4.0 / 128.0 / 128.0}
+"""Bytes of a weight with its scales: one byte for 32 (mxfp8) or 16 (nvfp4) elements, fp32 for a block of 128 x 128."""
 DUMMY_GRADIENTS_SINCE = "2025-05"
 """Release of Transformer Engine 2.3."""
 DEEPSPEED_SUB_GROUP = 2.0 * DEEPSPEED_BUCKET
@@ -53,7 +59,7 @@ def buffers(training: Training, stack: Stack, regime: Regime, layout: Layout, po
     forward, backward = gathered(training, regime, layout, h, s, stages)
     bucket = _buckets(training, regime, layout, s)
     return Buffers(
-        always=(workspace, *_dummy_gradients(training, stack, h)),
+        always=(workspace, *_dummy_gradients(training, stack, h), *_fp8_weights(training, stack, regime, layout, pool, h)),
         forward=(*forward, *bucket, *_cast_cache(stack, regime, layout, h), *_dequantised(training, h)),
         backward=(*backward, *bucket, *_dequantised(training, h)),
         optimizer=_step(training, stack, regime, layout, s, h.embedding.others * stages.embedding),
@@ -102,6 +108,23 @@ def _dummy_gradients(training: Training, stack: Stack, h: Held) -> tuple[Term, .
     return (
         Term(name="buffers.dummy_gradients", value=value, source="TransformerEngine pytorch/module/base.py get_dummy_wgrad", formula=text),
     )
+
+
+def _fp8_weights(training: Training, stack: Stack, regime: Regime, layout: Layout, pool: Pool, h: Held) -> tuple[Term, ...]:
+    """fp8 copies of the weights that Transformer Engine keeps from one step to the next, beside the 16-bit ones or (fp8_param_gather)
+    in their place: by rows, and by columns for the input gradient where the card multiplies fp8 operands in one layout alone or scales
+    go with blocks of a row."""
+    if stack.implementation != "megatron" or training.precision != "fp8" or training.method != "full" or layout.choices.zero == 3:
+        return ()
+    recipe, capability = training.extra.get("fp8_recipe", ""), pool.gpu.compute_capability or 0.0
+    any_layout = ANY_LAYOUT[0] <= capability < ANY_LAYOUT[1]
+    copies = 1.0 if any_layout and recipe in PER_TENSOR else 2.0
+    width = FP8_WEIGHT_BYTES.get(recipe, 1.0) * copies
+    primary = training.extra.get("fp8_param_gather") == "yes"
+    text = f"linear weights × ({width:g} bytes in fp8{' - 16-bit copy' if primary else ''})"
+    source = "TransformerEngine pytorch/module/base.py (get_weight_workspace), utils.py (is_non_tn_fp8_gemm_supported)"
+    value = (h.stage.matrices + h.stage.experts) * (width - (regime.weight_bytes if primary else 0.0))
+    return (Term(name="weights.fp8", value=value, source=source, formula=text),)
 
 
 def _buckets(training: Training, regime: Regime, layout: Layout, s: States) -> tuple[Term, ...]:
@@ -154,9 +177,5 @@ def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: S
         width = regime.master_bytes or regime.weight_bytes
         text = "copies of the updated parameters (torch foreach)"
         value = s.owned * width * on_device * stack.foreach_copies
-        terms.append(
-            Term(
-                name="buffers.step_foreach", value=value, source="torch.optim _multi_tensor_adamw, traced", formula=text
-            )
-        )
+        terms.append(Term(name="buffers.step_foreach", value=value, source="torch.optim _multi_tensor_adamw, traced", formula=text))
     return tuple(terms)

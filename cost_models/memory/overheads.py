@@ -24,11 +24,13 @@ def overheads(training: Training, layout: Layout, pool: Pool, allocated: Num, ap
     """Return the overhead of every stage, bytes per rank: `overhead.reserved.*` and `overhead.device.*`.
 
     `apart`: blocks that stay cached beside the peak because it cannot use them. They fill what room the card has: before torch's
-    allocator runs out of memory it gives cached blocks back (c10/cuda/CUDACachingAllocator.cpp, release_cached_blocks).
+    allocator runs out of memory it gives cached blocks back (c10/cuda/CUDACachingAllocator.cpp, release_cached_blocks). A pipeline's
+    micro-batches in flight fragment blocks of fixed size, but not expandable segments (the switch `allocator`).
     """
     c = calibration("memory")
     d = layout.degrees
-    pipelined = np.where(num(d.pp) > 1.0, 1.0, 0.0)
+    fixed = training.extra.get("allocator") != "expandable"
+    pipelined = np.where(num(d.pp) > 1.0, 1.0, 0.0) if fixed else 0.0
     share = c.value("cache_share") + pipelined * c.value("cache_share_pipeline")
     kinds: Num = 0.0
     for degree in (d.tp, d.pp, d.cp, d.ep, d.dp):

@@ -1,9 +1,13 @@
-"""Seconds of one collective (alpha-beta by tier of the network), and where the members of a group sit.
+"""Seconds of one collective (alpha-beta by tier of the network) for a group whose place is known (throughput/ranks.py).
 
-Ranks are placed in the order tp, cp, dp, pp (experts: etp, ep, expert dp, pp), so a group of `size` ranks `stride` apart has
-floor(domain / stride) of its members inside one fast domain (a server, or an NVL72 rack), and one NIC share for each of them. Rings run
-through all members, so every tier carries (n - 1) / n of the message: links, PCIe between the link domains of a server, and NICs, each
-as often as the members behind them. The slowest sets the pace.
+A group has some members inside one fast domain (a server, or an NVL72 rack), and one NIC share for each of them; beyond the servers under
+one leaf switch a share of the thinner fabric above for each member under the leaf. Rings run through all members, so every tier carries
+(n - 1) / n of the message: links, PCIe between the link domains of a server, NICs, and the fabric above the leaves, each as often as the
+members behind them. The slowest sets the pace. An all-to-all sends to each tier what is meant for members beyond it.
+
+Where the leaves join NICs of the same index (a rail), rings stay on their rail; what crosses rails goes over the fast link first
+(NCCL's PXN: NVIDIA blog on NCCL 2.12), or through the fabric above where there is none. Servers under a leaf: 32 of a DGX SuperPOD's
+scalable unit (RA-11333), 128 in Alibaba HPN (SIGCOMM 2024), whose leaves are rails.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.numeric import Num
+from cost_models.numeric import Num, num
 from hardware.calibration import calibration
 from hardware.units import show_gbit_per_second
 
 if TYPE_CHECKING:
     from cost_models.op import Collective
+    from cost_models.throughput.ranks import Chain, Ends, Group
     from hardware.spec import Pool
 
 PCIE_EXCHANGE = 0.75
@@ -37,6 +42,16 @@ class Fabric:
     link_bytes_per_second: float
     pcie_bytes_per_second: float
     network_bytes_per_second: float
+    """To servers under the same leaf."""
+    oversubscription: float
+    """Network / fabric above the leaves."""
+    reach: float
+    """GPUs under one leaf, at least a domain."""
+    rails: float
+    """NICs of a server that hang on leaves of their own; 0: all hang on one."""
+    server: float
+    """GPUs of one server."""
+    gpus_per_nic: float
     ring: float
     all_reduce: float
     """Higher where the switch reduces (NVLink SHARP of Hopper and later)."""
@@ -53,11 +68,14 @@ class Fabric:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
-    """Ranks that communicate: how many, and how far apart."""
+class Routing:
+    """Where the experts of one token may sit."""
 
-    size: Num
-    stride: Num
+    copies: float = 1.0
+    """Experts of one token (top-k)."""
+    groups: float = 1.0
+    """Groups of experts, of which a token's are in `topk_groups` at most."""
+    topk_groups: float = 1.0
 
 
 def links_assumed(pool: Pool) -> tuple[str, ...]:
@@ -85,12 +103,18 @@ def fabric(pool: Pool) -> Fabric:
     fast = link_domain > 1.0 and link > 0.0 and not pool.node.link.lower().startswith("pcie")
     pcie = host * c("board_fraction" if fast else "pcie_fraction")
     switched = (pool.gpu.compute_capability or 0.0) >= 9.0 and pool.gpu.vendor.lower() == "nvidia" and link_domain > 2.0
+    shared = max(1.0, pool.node.gpus_per_node / pool.node.nic_count) if pool.node.nic_count else 1.0
     return Fabric(
         domain=domain,
         link_domain=link_domain if fast else 1.0,
         link_bytes_per_second=link if fast else pcie,
         pcie_bytes_per_second=pcie,
-        network_bytes_per_second=per_gpu / pool.oversubscription * c("network_fraction"),
+        network_bytes_per_second=per_gpu * c("network_fraction"),
+        oversubscription=pool.oversubscription,
+        reach=max(domain, float((pool.leaf_servers or 1) * pool.gpus_per_node)),
+        rails=pool.gpus_per_node / shared if pool.rails else 0.0,
+        server=float(pool.gpus_per_node),
+        gpus_per_nic=shared,
         ring=c("link_ring_fraction") if fast else 1.0,
         all_reduce=c("link_nvls_fraction" if switched else "link_all_reduce_fraction") if fast else 1.0,
         all_to_all=c("link_all_to_all_fraction") if fast else 1.0,
@@ -122,42 +146,74 @@ class Placed:
     """All-to-all inside the domain, of the whole message."""
     network_exchange_seconds_per_byte: Num
     """The same between domains: 0 for a group inside one."""
+    network_seconds_per_byte: Num
+    """Of the gathered message: how long the ring takes the share of the network; 0 for a group inside one domain."""
     nodes: Num
     """Domains that the group spans."""
+    crosses: bool
+    """Some layout's group spans several domains."""
     base_seconds: Num
     """Latency; 0 for a group of one."""
+    exchange_base_seconds: Num
+    """The same of an all-to-all, which posts a message to every member but takes no steps from server to server as a ring does."""
 
 
-def place(f: Fabric, group: Group) -> Placed:
+def place(f: Fabric, group: Group | Ends) -> Placed:
     """Return `group` placed on the fabric."""
-    n = group.size
+    n = group.count
     others = n - 1.0
     moved = others / n
-    together = np.minimum(np.maximum(np.floor(f.domain / group.stride), 1.0), n)
+    together = group.within(f.domain)
     nodes = np.ceil(n / together)
     network = np.where(nodes > 1.0, moved, 0.0) / (f.network_bytes_per_second * together)
+    outside, rail = (n - together) / n, _other_rails(f, together)
+    network_exchange = outside / (f.network_bytes_per_second * f.all_to_all_network)
+    if f.oversubscription > 1.0:
+        near = np.maximum(group.within(f.reach), together)
+        above = f.network_bytes_per_second / f.oversubscription
+        network = np.maximum(network, np.where(near < n, moved, 0.0) / (above * near))
+        beyond = (n - near) / n
+        if f.link_domain <= 1.0:
+            beyond = beyond + (near - together) / n * rail
+        network_exchange = np.maximum(network_exchange, beyond / (above * f.all_to_all_network))
     linked = together
     pcie: Num = 0.0
     exchange: Num = 0.0
     if f.link_domain < f.domain:
-        linked = np.minimum(np.maximum(np.floor(f.link_domain / group.stride), 1.0), together)
+        linked = np.minimum(group.within(f.link_domain), together)
         pcie = np.where(linked < together, moved, 0.0) / (f.pcie_bytes_per_second * linked)
         exchange = (together - linked) / n / (f.pcie_bytes_per_second * PCIE_EXCHANGE)
     rate = f.link_bytes_per_second * (linked / (linked + f.members))
     link = np.where(linked > 1.0, moved, 0.0) / rate
+    relayed: Num = outside * rail if f.rails and f.link_domain > 1.0 else 0.0
     slower = np.maximum(network, pcie)
-    latency = f.hop_seconds * others + f.network_hop_seconds * (nodes - 1.0)
+    fixed = np.where(others > 0.0, f.base_seconds, 0.0) + np.where(nodes > 1.0, f.network_base_seconds, 0.0)
     return Placed(
         size=n,
         together=together,
         moved=moved,
         gather_seconds_per_byte=np.maximum(link / f.ring, slower),
         reduce_seconds_per_byte=2.0 * np.maximum(link / f.all_reduce, slower),
-        exchange_seconds_per_byte=np.maximum((linked - 1.0) / n / (rate * f.all_to_all), exchange),
-        network_exchange_seconds_per_byte=(n - together) / n / (f.network_bytes_per_second * f.all_to_all_network),
+        exchange_seconds_per_byte=np.maximum(((linked - 1.0) / n + relayed) / (rate * f.all_to_all), exchange),
+        network_exchange_seconds_per_byte=network_exchange,
+        network_seconds_per_byte=network,
         nodes=nodes,
-        base_seconds=latency + np.where(others > 0.0, f.base_seconds, 0.0) + np.where(nodes > 1.0, f.network_base_seconds, 0.0),
+        crosses=bool(np.any(nodes > 1.0)),
+        base_seconds=f.hop_seconds * others + f.network_hop_seconds * (nodes - 1.0) + fixed,
+        exchange_base_seconds=f.hop_seconds * others + fixed,
     )
+
+
+def _other_rails(f: Fabric, together: Num) -> Num:
+    """Part of the members of another server that sit on other rails than a member here; 0 where all NICs hang on one leaf."""
+    return 1.0 - 1.0 / np.minimum(together, f.rails) if f.rails else 0.0
+
+
+def network_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
+    """Return how long one collective takes its share of the network, in which no other group of these ranks can use it."""
+    if kind == "all_to_all":
+        return message_bytes * p.network_exchange_seconds_per_byte
+    return message_bytes * p.network_seconds_per_byte * (2.0 if kind == "all_reduce" else 1.0)
 
 
 def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
@@ -168,23 +224,66 @@ def collective_seconds(p: Placed, kind: Collective, message_bytes: Num) -> Num:
     if kind == "all_reduce":
         return message_bytes * p.reduce_seconds_per_byte + p.base_seconds
     if kind == "all_to_all":
-        return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.base_seconds
+        return message_bytes * np.maximum(p.exchange_seconds_per_byte, p.network_exchange_seconds_per_byte) + p.exchange_base_seconds
     return message_bytes * p.gather_seconds_per_byte + p.base_seconds
 
 
-def dispatch_seconds(p: Placed, message_bytes: Num, copies: float) -> Num:
-    """Return the seconds of an expert exchange that sends a token once to each server that holds one of its `copies` experts.
-
-    Of k servers a token with c copies visits k (1 − (1 − 1/k)^c), and the copies are made inside the server (DeepEP's normal kernels,
-    HybridEP; deepseek-ai/DeepEP README).
+def dispatch_seconds(p: Placed, message_bytes: Num, routing: Routing) -> Num:
+    """Return the seconds of an expert exchange that sends a token once to each rank, and over the network once to each server, that
+    holds some of its experts (DeepEP's normal kernels, HybridEP; deepseek-ai/DeepEP README).
     """
-    alone = 1.0 - 1.0 / np.maximum(p.nodes, 2.0)
-    visited = p.nodes * (1.0 - np.exp2(copies * np.log2(alone)))
-    outside = message_bytes * p.network_exchange_seconds_per_byte * np.minimum(visited / copies, 1.0)
-    return np.maximum(message_bytes * p.exchange_seconds_per_byte, outside) + p.base_seconds
+    outside = p.network_exchange_seconds_per_byte * _visited(p.nodes, routing)
+    return message_bytes * np.maximum(p.exchange_seconds_per_byte * _visited(p.size, routing), outside) + p.exchange_base_seconds
 
 
-def send_seconds(f: Fabric, span: Num, message_bytes: Num) -> Num:
-    """Return the seconds of a send between ranks of a chain that covers `span` GPUs: by link where they share a domain, else by NIC."""
-    rate = np.where(span <= f.domain, f.link_bytes_per_second, f.network_bytes_per_second)
+def dispatch_network_seconds(p: Placed, message_bytes: Num, routing: Routing) -> Num:
+    """Return how long such an exchange takes its share of the network."""
+    return message_bytes * p.network_exchange_seconds_per_byte * _visited(p.nodes, routing)
+
+
+def _visited(places: Num, routing: Routing) -> Num:
+    """Part of a token's copies that travel: of k places a token with c copies visits k (1 − (1 − 1/k)^c).
+
+    Group-limited routing leaves it the places of the groups it chose: the chosen part where a group spans places, and where a place
+    holds several groups the chance that one of them is chosen.
+    """
+    k = num(places)
+    among = k
+    if routing.groups > 1.0:
+        missed: Num = 1.0
+        for i in range(int(routing.topk_groups)):
+            missed = missed * np.maximum((routing.groups - routing.groups / k - i) / (routing.groups - i), 0.0)
+        among = np.where(k >= routing.groups, k * (routing.topk_groups / routing.groups), k * (1.0 - missed))
+    alone = np.maximum(1.0 - 1.0 / np.maximum(among, 1.0), 1e-9)
+    return np.minimum(among * (1.0 - np.exp2(routing.copies * np.log2(alone))) / routing.copies, 1.0)
+
+
+def send_seconds(f: Fabric, chain: Chain, message_bytes: Num) -> Num:
+    """Return the seconds of the slowest hop of a chain: by link where all of it shares a domain, else by NIC.
+
+    A hop that leaves a server whose stages are smaller than it has the NICs of that server to itself: each rank as much as one NIC carries
+    where several GPUs share it. A hop that leaves a leaf has all of the leaf's links upwards, and no more than its NICs carry.
+    """
+    rate = np.where(chain.span <= f.domain, f.link_bytes_per_second, _hop_bytes_per_second(f, chain))
     return message_bytes / (rate * f.send) + f.send_base_seconds
+
+
+def send_network_seconds(f: Fabric, chain: Chain, message_bytes: Num) -> Num:
+    """Return how long a send takes its share of the network: 0 where the chain shares a domain."""
+    return np.where(chain.span <= f.domain, 0.0, message_bytes / (_hop_bytes_per_second(f, chain) * f.send))
+
+
+def _hop_bytes_per_second(f: Fabric, chain: Chain) -> Num:
+    """Rate of a rank whose next stage is in another domain."""
+    rate: Num = f.network_bytes_per_second
+    if f.gpus_per_nic > 1.0:
+        rate = rate * (f.gpus_per_nic / np.minimum(chain.stride, f.gpus_per_nic))
+    if f.oversubscription <= 1.0:
+        return rate
+    above = f.network_bytes_per_second / f.oversubscription
+    near = np.minimum(rate, above * np.maximum(f.domain / chain.stride, 1.0))
+    far = np.minimum(rate, above * np.maximum(f.reach / chain.stride, 1.0))
+    if f.rails and f.link_domain <= 1.0:
+        straight = np.mod(chain.stride, f.server) == 0.0
+        rate, far = np.where(straight, rate, near), np.where(straight, far, near)
+    return np.where(chain.span <= f.reach, rate, far)

@@ -9,13 +9,15 @@ import numpy as np
 
 from cost_models.numeric import Num, num
 from cost_models.throughput.roofline import attention_seconds, product_seconds
-from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.op import AttentionCore, Gemm, Op
     from cost_models.throughput.unit import Context, Unit
     from cost_models.training import Training
 
+FROZEN_CAST = 0.75
+"""Traffic of a cast to fp8 beside a frozen weight / beside a trained one: without a weight gradient nobody needs the transposed copy, and
+2 bytes are read and 1 written in place of 2 (Transformer Engine module/linear.py: columnwise usage where the weight is trained)."""
 WIDE = ("moe.router", "head.logits", "embedding.lookup", "mtp.head.logits")
 """Products that stay in the 16-bit type under fp8."""
 
@@ -42,15 +44,17 @@ def products(u: Unit, op: Op, c: Context, load: Num, rerun: bool) -> tuple[Num, 
             u.kept_f = u.kept_f + seconds
         elif rerun:
             u.again_products = u.again_products + seconds
-        if not wide:
-            cast = c.stack.quantise_bytes
-            more_f = more_f + cast * (m * g.k * g.count)
-            more_b = more_b + cast * (m * g.n * g.count)
+        if not wide and not adapted:
+            cast = c.stack.quantise_bytes * (1.0 if trained else FROZEN_CAST)
+            if not (c.stack.fused_experts and op.name == "moe.down"):
+                more_f = more_f + cast * (m * g.k * g.count)
+            if not (c.stack.fused_experts and op.name == "moe.up"):
+                more_b = more_b + cast * (m * g.n * g.count)
         if adapted:
             traffic = _adapter_bytes(g, m, c)
             more_f, more_b = more_f + traffic[0], more_b + traffic[1]
         elif c.training.method == "qlora" and op.name not in WIDE:
-            once = calibration("software").value("dequantise_bytes") * (g.n * g.k * g.count)
+            once = c.stack.dequantise_bytes * (g.n * g.k * g.count)
             more_f, more_b = more_f + once, more_b + once
     if op.attention is not None:
         forward, backward = attention_seconds(r, c.stack, _packed(op.attention, c.training), act_bytes=c.act_bytes)
@@ -84,12 +88,12 @@ def _packed(a: AttentionCore, training: Training) -> AttentionCore:
 def _ring_bytes(a: AttentionCore, c: Context) -> Num:
     """HBM bytes of ring attention beside its kernels: every step corrects and adds up a partial output of the rank; none for cp = 1."""
     steps = c.groups["cp"].size * np.where(num(c.groups["cp"].size) > 1.0, 1.0, 0.0)
-    return calibration("software").value("ring_passes") * c.act_bytes * steps * (a.batch * a.q_len * a.heads * a.v_dim)
+    return c.stack.ring_passes * c.act_bytes * steps * (a.batch * a.q_len * a.heads * a.v_dim)
 
 
 def _adapter_bytes(g: Gemm, m: Num, c: Context) -> tuple[Num, Num]:
     """HBM bytes beside the two thin products of an adapter: dropout of its input, the sum with the frozen output, the sum of gradients."""
-    wide = c.act_bytes * c.stack.memory_factor
+    wide = c.act_bytes * c.stack.adapter_factor
     if isinstance(g.n, float) and g.n == float(c.training.lora_rank):
         dropped = 2.0 if c.training.lora_dropout else 0.0
         return (dropped * wide) * (m * g.k), ((dropped + 3.0) * wide) * (m * g.k)

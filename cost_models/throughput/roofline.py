@@ -76,7 +76,11 @@ def rates(training: Training, stack: Software, gpu: Gpu) -> Rates:
     forward = value(gpu, "attention_forward_flash3" if stack.attention == "flash3" else "attention_forward_flash2")
     if stack.attention == "triton":
         forward *= value(gpu, "attention_triton")
-    narrow = peak * value(gpu, "gemm_fraction_fp8") * stack.fp8_factor if quantised else wide_peak * fraction
+    narrow = wide_peak * fraction
+    if quantised and stack.narrow_type == "fp4":
+        narrow = _peak(gpu, "fp4") * value(gpu, "gemm_fraction_fp4")
+    elif quantised:
+        narrow = peak * value(gpu, "gemm_fraction_fp8") * stack.fp8_factor
     return Rates(
         gemm_flop_per_second=narrow,
         wide_flop_per_second=wide_peak * fraction,
@@ -113,22 +117,24 @@ def product_seconds(
 ) -> tuple[Num, Num, Num]:
     """Return forward, input-gradient and weight-gradient seconds of `count` products (m × k) · (k × n) that run as one kernel.
 
-    Each is the greater of compute (whole and partial waves of tiles, each k + k0 deep) and of HBM traffic, plus one launch.
+    Each is the greater of compute (whole and partial waves of tiles, each k deep and with ends that take as long as k0 of the 16-bit type,
+    whatever the type) and of HBM traffic, plus one launch.
 
     `gradient_bytes` are moved per element of the weight gradient; `weight` is False for frozen weights, which have none.
     """
     rows, columns, inner = np.ceil(m / TILE), np.ceil(n / TILE), np.ceil(k / TILE)
     share = count / r.units
     tile = 2.0 * TILE * TILE * r.units / rate
+    ends = r.k0 * (2.0 * TILE * TILE * r.units / r.wide_flop_per_second)
     left, right, out = m * k, k * n, m * n
     narrow, wide = r.element_bytes / r.hbm_bytes_per_second, 2.0 / r.hbm_bytes_per_second
-    forward = _rounds(r, rows * columns * share) * ((k + r.k0) * tile)
-    backward = _rounds(r, rows * inner * share) * ((n + r.k0) * tile)
+    forward = _rounds(r, rows * columns * share) * (k * tile + ends)
+    backward = _rounds(r, rows * inner * share) * (n * tile + ends)
     forward = np.maximum(forward, count * ((left + right) * narrow + out * wide)) + r.launch_seconds
     backward = np.maximum(backward, count * ((out + right) * narrow + left * wide)) + r.launch_seconds
     if not weight:
         return forward, backward, 0.0
-    gradient = _rounds(r, inner * columns * share) * ((m + r.k0) * (tile / r.weight_gradient))
+    gradient = _rounds(r, inner * columns * share) * ((m * tile + ends) / r.weight_gradient)
     moved = count * ((left + out) * narrow + right * (gradient_bytes / r.hbm_bytes_per_second))
     return forward, backward, np.maximum(gradient, moved) + r.launch_seconds
 

@@ -10,14 +10,35 @@ from cost_models.choices.precision import regime_of
 from cost_models.choices.schedules import schedule
 from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num
 from cost_models.result import TimeCost
-from cost_models.throughput.collectives import Fabric, Group, Placed, fabric, place, send_seconds
-from cost_models.throughput.replicas import Replicas, offload_layers, replicas, synchronise, update, zero3
+from cost_models.throughput.collectives import (
+    Fabric,
+    Placed,
+    Routing,
+    collective_seconds,
+    fabric,
+    place,
+    send_network_seconds,
+    send_seconds,
+)
+from cost_models.throughput.ranks import ranks
+from cost_models.throughput.replicas import (
+    Replicas,
+    copied_embedding_bytes,
+    offload_layers,
+    replicas,
+    replicated_gradients,
+    synchronise,
+    update,
+    zero3,
+)
 from cost_models.throughput.roofline import Rates, rates
+from cost_models.throughput.sharing import named, window_left
 from cost_models.throughput.software import Software, software
 from cost_models.throughput.stagewise import Parts, decisive, flat, line, of_stages, parts, slowest
-from cost_models.throughput.terms import pipeline_terms, rerun, stage_terms, step_terms
+from cost_models.throughput.terms import gradient_terms, pipeline_terms, rerun, rerun_network, stage_terms, step_terms
+from cost_models.throughput.traffic import traffic
 from cost_models.throughput.unit import Context
 from cost_models.throughput.units import unit
 from hardware.calibration import calibration
@@ -42,16 +63,15 @@ def step_time(
     stack = software(training, layout.choices, pool.gpu)
     r = rates(training, stack, pool.gpu)
     f = fabric(pool)
-    groups = replicas(layout, f, experts=architecture.moe is not None)
+    groups = replicas(layout, ranks(layout), f, experts=architecture.moe is not None)
     p = _parts(architecture, training, layout, pool, ops, stages, (stack, r, f, groups))
     forward, backward, weight = _passes(p, training)
-    shown = of_stages(forward[0], stages.index), of_stages(backward[0], stages.index)
+    shown = tuple(of_stages(part[0], stages.index) for part in (forward, backward, weight))
     held = decisive(architecture, stages, layout)
     if held is not stages:
         p = _parts(architecture, training, layout, pool, ops, held, (stack, r, f, groups))
         forward, backward, weight = _passes(p, training)
-    message = ops.spread(ops.dims.tokens / ops.dims.tp * (ops.dims.hidden * ops.dims.act_bytes))
-    ledger, step = _ledger(training, layout, pool, held, p, (stack, r, f, groups), (forward, backward, weight), m, message)
+    ledger, step = _ledger(architecture, training, layout, pool, held, p, (stack, r, f, groups), (forward, backward, weight), m, ops)
     if training.method == "inference":
         ledger = ledger + Ledger("s", (_decode(architecture, training, p, r, ops),))
     tokens = float(training.global_batch) * training.seq
@@ -68,6 +88,7 @@ def step_time(
         hardware_flop=num(hardware),
         stage_forward_seconds=shown[0],
         stage_backward_seconds=shown[1],
+        stage_weight_seconds=shown[2],
     )
 
 
@@ -77,14 +98,8 @@ Passes = tuple[tuple[Num, Num], tuple[Num, Num], tuple[Num, Num]]
 
 def _context(architecture: Architecture, training: Training, layout: Layout, wing: Wing) -> Context:
     stack, r, f, _ = wing
-    d = layout.degrees
-    tp, cp = num(d.tp), num(d.cp)
-    sizes = {
-        "tp": Group(size=tp, stride=1.0),
-        "etp": Group(size=num(d.etp), stride=1.0),
-        "cp": Group(size=cp, stride=tp),
-        "ep": Group(size=num(d.ep), stride=num(d.etp)),
-    }
+    d, there = layout.degrees, ranks(layout)
+    sizes = {"tp": there.tp, "etp": there.etp, "cp": there.cp, "ep": there.ep}
     groups: dict[str, Placed] = {name: place(f, g) for name, g in sizes.items() if np.max(g.size) > 1.0}
     regime = regime_of(training, layout.choices)
     accumulated = regime.main_gradient_bytes or regime.gradient_bytes
@@ -99,16 +114,23 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
         groups=groups,
         imbalance=np.where(num(d.ep) > 1.0, uneven, 1.0),
         clamped=architecture.family == "gpt_oss",
-        copies=1.0 if architecture.moe is None else float(architecture.moe.topk),
+        routing=_routing(architecture),
+        local_experts=0.0 if architecture.moe is None else architecture.moe.num_experts / num(d.ep),
+        traffic=traffic(architecture, training, stack),
         act_bytes=4.0 if training.precision == "fp32" else 2.0,
         accumulate_bytes=2.0 * accumulated if fused else 2.0,
         add_bytes=0.0 if fused or layout.choices.zero == 3 else 2.0 + 2.0 * accumulated,
     )
 
 
-def _parts(
-    architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing
-) -> Parts:
+def _routing(architecture: Architecture) -> Routing:
+    m = architecture.moe
+    if m is None:
+        return Routing()
+    return Routing(copies=float(m.topk), groups=float(m.groups), topk_groups=float(m.topk_groups))
+
+
+def _parts(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing) -> Parts:
     c = _context(architecture, training, ops.layout, wing)
     stack, _, _, groups = wing
     layers = [unit(rows, c, moe=kind.moe) for kind, rows in ops.kinds]
@@ -131,8 +153,8 @@ def _passes(p: Parts, training: Training) -> Passes:
     """Return (stage, whole model) seconds of forward, backward (with recomputed forwards) and its weight-gradient part."""
     forward = p.stage(lambda u: u.forward), p.whole(lambda u: u.forward)
     if training.method == "inference":
-        nothing = 0.0 * num(forward[0]), 0.0 * num(forward[1])
-        return forward, nothing, nothing
+        none = 0.0 * num(forward[0]), 0.0 * num(forward[1])
+        return forward, none, none
     backward = (
         p.stage(lambda u: u.backward) + p.again(rerun),
         p.whole(lambda u: u.backward) + p.again_whole(rerun),
@@ -141,17 +163,26 @@ def _passes(p: Parts, training: Training) -> Passes:
 
 
 def _ledger(
-    training: Training, layout: Layout, pool: Pool, held: Stages, p: Parts, wing: Wing, passes: Passes, m: Num, message_bytes: Num
+    architecture: Architecture,
+    training: Training,
+    layout: Layout,
+    pool: Pool,
+    held: Stages,
+    p: Parts,
+    wing: Wing,
+    passes: Passes,
+    m: Num,
+    ops: ModelOps,
 ) -> tuple[Ledger, Num]:
     """Return the terms of a step and the sum of what they expose, added in their order."""
-    stack, r, f, groups = wing
+    stack, _, f, groups = wing
     (forward, forward_all), (backward, backward_all), (weight, weight_all) = passes
-    d = layout.degrees
-    send = _send(layout, f, message_bytes)
+    d, names = layout.degrees, _sharing(layout, wing, p)
+    send, taken = _send(groups, f, ops.spread(ops.dims.tokens / ops.dims.tp * (ops.dims.hidden * ops.dims.act_bytes)))
     chunks = num(d.vpp) if layout.choices.schedule in ("interleaved",) else 1.0
     exposed_send: Num = send * chunks
     if stack.send_hidden:
-        window = num(forward_all) / d.pp / chunks
+        window = window_left(num(forward_all) / d.pp / chunks, send, taken, p.whole(lambda u: u.network_f) / d.pp / chunks)
         slowed = calibration("software").value("overlap_slowdown") * send
         exposed_send = (np.maximum(send - window, 0.0) + slowed) * chunks
     there = line(
@@ -162,23 +193,64 @@ def _ledger(
         (forward_all + exposed_send * d.pp, backward_all + exposed_send * d.pp, weight_all),
     )
     whole = schedule(layout.choices.schedule).seconds(there)
-    pick = slowest(there.forward + there.backward)
-    terms = list(stage_terms(p, pick, flat(m), training))
+    pick = slowest(layout, held, there.forward + there.backward)
+    terms = list(stage_terms(p, pick, flat(m), training, named([n for n in names if not n.startswith(("ZeRO", "PP"))])))
     terms += pipeline_terms(
         whole=whole,
         stage=pick(there.forward + there.backward) * flat(m),
         sends=flat(2.0 * send * chunks * m),
         exposed_sends=flat(2.0 * exposed_send * m + 0.0 * num(d.pp)),
         schedule=layout.choices.schedule,
+        shared=named([n for n in names if not n.startswith("PP")]) if stack.send_hidden else "",
     )
     if training.method != "inference":
-        params = p.stage(lambda u: u.trained_dense), p.stage(lambda u: u.trained_expert)
-        regime = regime_of(training, layout.choices)
-        sync = synchronise(layout, groups, regime, stack, params, (forward, backward), m, training)
-        terms += step_terms(sync, update(layout, pool, groups, regime, r, params), layout)
+        hidden = taken * chunks if stack.send_hidden and groups.chain_crosses else 0.0
+        terms += _once(architecture, training, layout, pool, p, wing, ((forward, backward), m, hidden, ops), named(names))
     before = Ledger("s", tuple(terms)).exposed
     host = _host_terms(before, stack, pool)
     return Ledger("s", (*terms, *host)), num(before + host[0].value + host[1].value)
+
+
+def _once(
+    architecture: Architecture,
+    training: Training,
+    layout: Layout,
+    pool: Pool,
+    p: Parts,
+    wing: Wing,
+    run: tuple[tuple[Num, Num], Num, Num, ModelOps],
+    shared: str,
+) -> list[Term]:
+    """Return what happens once a step. `run` = seconds of forward and backward of a micro-batch, micro-batches, network time of the sends
+    that are hidden, ops."""
+    stack, r, f, groups = wing
+    window, m, sends, ops = run
+    regime = regime_of(training, layout.choices)
+    params = p.stage(lambda u: u.trained_dense), p.stage(lambda u: u.trained_expert)
+    others = p.stage(lambda u: u.network_f) + sends, p.stage(lambda u: u.network_b) + p.again(rerun_network) + sends
+    sync = synchronise(layout, groups, regime, stack, params, window, others, m, training)
+    copied = copied_embedding_bytes(architecture, training, regime, ops.spread(ops.dims.vocab))
+    tied: Num | None = None
+    if not nothing(copied) and np.any(num(layout.degrees.pp) > 1.0):
+        tied = flat(collective_seconds(groups.ends, "all_reduce", copied))
+    replicated: Num | None = None
+    if layout.choices.sequence_parallel and training.method == "full" and np.any(num(layout.degrees.tp) > 1.0):
+        replicated = replicated_gradients(place(f, groups.ranks.tp), regime, p.stage(lambda u: u.trained_replicated))
+    return [*step_terms(sync, update(layout, pool, groups, regime, r, params), layout, shared), *gradient_terms(tied, replicated)]
+
+
+def _sharing(layout: Layout, wing: Wing, p: Parts) -> list[str]:
+    """Return the groups that take the network within a pass, as they are called: what runs behind a pass waits for them."""
+    stack, _, f, groups = wing
+    there = groups.ranks
+    traffic = (("TP", there.tp, "tp_f"), ("CP", there.cp, "cp_f"), ("EP", there.ep, "ep_f"))
+    names = [
+        name
+        for name, group, busy in traffic
+        if any(np.any(getattr(u, busy)) for u in p.units) and np.any(group.within(f.domain) < group.count)
+    ]
+    names += ["ZeRO"] if layout.choices.zero == 3 and groups.dense.crosses else []
+    return [*names, *(["PP"] if stack.send_hidden and groups.chain_crosses else [])]
 
 
 def _decode(architecture: Architecture, training: Training, p: Parts, r: Rates, ops: ModelOps) -> Term:
@@ -202,12 +274,13 @@ def _decode(architecture: Architecture, training: Training, p: Parts, r: Rates, 
     )
 
 
-def _send(layout: Layout, f: Fabric, message_bytes: Num) -> Num:
-    """Seconds to hand one micro-batch to the next stage; 0 without a pipeline. Every tp rank sends its share of the activation
-    (Megatron's scatter-gather of pipeline tensors, DeepSpeed's partitioned pipe)."""
-    d = layout.degrees
-    span = num(d.tp) * d.cp * d.dp * d.pp
-    return np.where(num(d.pp) > 1.0, send_seconds(f, span, message_bytes), 0.0)
+def _send(groups: Replicas, f: Fabric, message_bytes: Num) -> tuple[Num, Num]:
+    """Seconds to hand one micro-batch to the next stage, and how long that takes the network; 0 without a pipeline. Every tp rank sends
+    its share of the activation (Megatron's scatter-gather of pipeline tensors, DeepSpeed's partitioned pipe)."""
+    chain = groups.ranks.chain
+    piped = num(chain.stages) > 1.0
+    taken: Num = np.where(piped, send_network_seconds(f, chain, message_bytes), 0.0) if groups.chain_crosses else 0.0
+    return np.where(piped, send_seconds(f, chain, message_bytes), 0.0), taken
 
 
 def _host_terms(before: Num, stack: Software, pool: Pool) -> tuple[Term, Term]:

@@ -18,12 +18,14 @@ from cost_models.throughput.unit import Unit
 if TYPE_CHECKING:
     from cost_models.layout import Layout
     from cost_models.throughput.replicas import Synchronised, Update
-    from cost_models.throughput.stagewise import Parts, Pick
+    from cost_models.throughput.stagewise import Parts
     from cost_models.training import Training
 
 HOST = "hardware/measured/software.toml (host time per layer by class of software)"
 HOST_LINK = "hardware/measured/host.toml (host link, CPU Adam, NVMe)"
 _Read = Callable[[Unit], Num]
+_Pick = Callable[[Num], Num]
+"""Takes the value of the rank that sets the pace."""
 
 _COMPUTE: tuple[tuple[str, _Read, str], ...] = (
     ("compute.gemm_forward", lambda u: u.gemm_f, "micro_batches x sum of forward GEMMs"),
@@ -55,8 +57,11 @@ _VOCABULARY = "micro_batches x (embedding + head + loss)"
 _LAUNCH = "micro_batches x layers x max(host - device, 0)"
 
 
-def stage_terms(p: Parts, pick: Pick, m: Num, training: Training) -> list[Term]:
-    """Return what the micro-batches cost at the stage that sets the pace. Embedding and head stand in `compute.vocabulary_*`."""
+def stage_terms(p: Parts, pick: _Pick, m: Num, training: Training, shared: str = "") -> list[Term]:
+    """Return what the micro-batches cost at the rank that sets the pace. Embedding and head stand in `compute.vocabulary_*`.
+
+    `shared`: words for the groups that ZeRO's traffic shares the network with.
+    """
     k = p.layer_kinds
     counts = [pick(c) for c in p.counts]
     body = tuple(zip((*p.units[:k], *p.units[k + 2 :]), (*counts[:k], *counts[k + 2 :]), strict=True))
@@ -85,7 +90,8 @@ def stage_terms(p: Parts, pick: Pick, m: Num, training: Training) -> list[Term]:
         if np.any(value):
             source = HOST_LINK if name.startswith("offload") else NETWORK
             shown = layers(exposed) + edges(exposed)
-            terms.append(Term(name=name, value=value, exposed=shown, source=source, formula=formula))
+            text = formula.replace("hidden", f"hidden{shared}") if name.startswith("zero") else formula
+            terms.append(Term(name=name, value=value, exposed=shown, source=source, formula=text))
     terms.append(Term(name="host.launch_forward", value=layers(lambda u: u.host_f), source=HOST, formula=_LAUNCH))
     if trains:
         terms.append(Term(name="host.launch_backward", value=layers(lambda u: u.host_b), source=HOST, formula=_LAUNCH))
@@ -98,7 +104,12 @@ def rerun(u: Unit) -> Num:
     return u.forward - gathered - u.offload_exposed_f - u.kept_f
 
 
-def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: Pick) -> Num:
+def rerun_network(u: Unit) -> Num:
+    """Return how long a recomputed forward takes the share of the network."""
+    return u.network_f - (0.0 if u.zero_again else u.zero_network_f)
+
+
+def _total(parts: tuple[tuple[Unit, Num], ...], read: _Read, pick: _Pick) -> Num:
     total: Num = 0.0
     for u, count in parts:
         value = read(u)
@@ -115,8 +126,8 @@ def _device_backward(u: Unit) -> Num:
     return u.gemm_b + u.gemm_w + u.attention_b + u.memory_b + u.again
 
 
-def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, schedule: str) -> list[Term]:
-    """Return bubble and sends: the bubble is what the pipeline takes beyond the work of its slowest stage."""
+def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, schedule: str, shared: str) -> list[Term]:
+    """Return bubble and sends: the bubble is what the pipeline takes beyond the work of its slowest rank."""
     return [
         Term(
             name="pp.bubble",
@@ -124,26 +135,51 @@ def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, sc
             source=find_schedule(schedule).SOURCE,
             formula=f"{schedule} pipeline - micro_batches x slowest stage",
         ),
-        Term(name="pp.send", value=sends, exposed=exposed_sends, source=NETWORK, formula="micro_batches x 2 x sends"),
+        Term(
+            name="pp.send",
+            value=sends,
+            exposed=exposed_sends,
+            source=NETWORK,
+            formula=f"micro_batches x 2 x sends{shared and ' - hidden' + shared}",
+        ),
     ]
 
 
-def step_terms(sync: Synchronised, u: Update, layout: Layout) -> list[Term]:
-    """Return what happens once a step: gradient reduction, parameter gather, optimizer, offload; the slowest stage of each."""
+FINALIZE = "Megatron-LM core/distributed/finalize_model_grads.py; alpha-beta by tier"
+
+
+def gradient_terms(tied: Num | None, replicated: Num | None) -> list[Term]:
+    """Return the reductions of gradients beyond those of the replicas, each exposed: of a copied embedding between first and last stage,
+    and of norms and routers over tp. None: the model or layout has none."""
+    terms = []
+    if tied is not None:
+        text = "gradient of the embedding, all-reduced between first and last stage: vocabulary / tp x width x gradient bytes"
+        terms.append(Term(name="pp.tied_embedding", value=tied, source=FINALIZE, formula=text))
+    if replicated is not None:
+        text = "gradients of norms and routers, all-reduced over tp under sequence parallelism"
+        terms.append(Term(name="sp.gradients", value=longest(replicated), source=FINALIZE, formula=text))
+    return terms
+
+
+def step_terms(sync: Synchronised, u: Update, layout: Layout, shared: str = "") -> list[Term]:
+    """Return what happens once a step: gradient reduction, parameter gather, optimizer, offload; the slowest stage of each.
+
+    `shared`: words for the groups that share the network with parameter gather and gradient reduction.
+    """
     terms = [
         Term(
             name="dp.reduce",
             value=longest(sync.reduce),
             exposed=longest(sync.reduce_exposed),
             source=NETWORK,
-            formula="gradients over the replicas - hidden behind backward",
+            formula=f"gradients over the replicas - hidden behind backward{shared}",
         ),
         Term(
             name="dp.gather",
             value=longest(sync.gather),
             exposed=longest(sync.gather_exposed),
             source=NETWORK,
-            formula="updated weights over the replicas - hidden behind forward",
+            formula=f"updated weights over the replicas - hidden behind forward{shared}",
         ),
         Term(
             name="optimizer.update",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from cost_models.layout import Choices
 from cost_models.numeric import Num
-from cost_models.throughput.collectives import Placed
+from cost_models.throughput.collectives import Placed, Routing
 from cost_models.throughput.roofline import Rates
 from cost_models.throughput.software import Software
+from cost_models.throughput.traffic import Factors
 from cost_models.training import Training
+from hardware.calibration import calibration
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,6 +46,11 @@ class Unit:
     ep_b: Num = 0.0
     ep_exposed_f: Num = 0.0
     ep_exposed_b: Num = 0.0
+    network_f: Num = 0.0
+    """Time for which the traffic above, and that of ZeRO-3, takes the share of the network (throughput/sharing.py)."""
+    network_b: Num = 0.0
+    zero_network_f: Num = 0.0
+    """What ZeRO-3's gather adds to `network_f`."""
     host_f: Num = 0.0
     """Time the device waits for the host."""
     host_b: Num = 0.0
@@ -61,6 +70,8 @@ class Unit:
     expert: Num = 0.0
     trained_dense: Num = 0.0
     trained_expert: Num = 0.0
+    trained_replicated: Num = 0.0
+    """Trained parameters that every tp rank holds while its gradient is of its part of the sequence alone: norms, routers."""
     saved_bytes: Num = 0.0
     forward: Num = 0.0
     """Exposed seconds of the forward, all in all."""
@@ -87,12 +98,21 @@ class Context:
     """tp, cp, ep, etp; groups that are 1 in every layout are left out."""
     imbalance: Num
     """Load of the busiest expert rank / mean."""
-    copies: float
-    """Experts of one token (top-k)."""
+    routing: Routing
+    local_experts: Num
+    """Routed experts of one rank."""
     clamped: bool
     """The gated unit clamps, scales and shifts its inputs (gpt-oss), which few kernels fuse."""
+    traffic: dict[str, Factors]
+    """Traffic of element-wise ops / that of fused kernels, by the last part of their name."""
     act_bytes: float
     accumulate_bytes: float
     """HBM bytes that a weight gradient moves per element of the weight, inside its product (fused accumulation)."""
     add_bytes: float
     """HBM bytes per trained parameter and micro-batch of a separate accumulation pass; 0 where it is fused."""
+
+
+def behind(busy: Num, window: Num, hidden: float) -> Num:
+    """Return the exposed part of traffic of which `hidden` may run behind a window of compute, at a cost to that compute."""
+    covered = np.minimum(hidden * busy, window)
+    return busy - covered + calibration("software").value("overlap_slowdown") * covered

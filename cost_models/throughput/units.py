@@ -6,25 +6,32 @@ Ops of like kind are added up before they are priced: HBM bytes and collective m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from cost_models.numeric import Num, num
+from cost_models.numeric import Num, nothing, num
 from cost_models.op import Collective, Op
-from cost_models.throughput.collectives import collective_seconds, dispatch_seconds
+from cost_models.throughput.collectives import collective_seconds, dispatch_network_seconds, dispatch_seconds, network_seconds
 from cost_models.throughput.products import products
 from cost_models.throughput.roofline import memory_seconds
-from cost_models.throughput.unit import Unit
+from cost_models.throughput.unit import Unit, behind
+from hardware.calibration import calibration
 
 if TYPE_CHECKING:
+    from cost_models.throughput.traffic import Factors
     from cost_models.throughput.unit import Context
 
-POLICIES: dict[str, tuple[float, float]] = {"op": (0.5, 0.0), "SAVE_DOT_ONLY": (0.0, 1.0)}
+POLICIES: dict[str, tuple[float, float]] = {"op": (0.5, 0.0), "SAVE_DOT_ONLY": (0.0, 1.0), "SAVE_DOT_WITH_NO_BATCH_DIM": (0.0, 1.0)}
 """Selective recomputation by operator: which part of the products and of the attention cores runs again, beside all element-wise work.
 
-`op`: torchtitan saves attention and every second product (torchtitan/distributed/activation_checkpoint.py); `SAVE_DOT_ONLY`: Paxml.
+`op`: torchtitan saves attention and every second product (torchtitan/distributed/activation_checkpoint.py); `SAVE_DOT_…`: Paxml keeps the
+products of the linear layers.
 """
+
+
+Beside = Literal["nothing", "weights", "free"]
+"""What may run beside a message: nothing that it does not wait for, the weight gradients of its ops, or enough to hide it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,11 +40,17 @@ class _Sums:
 
     bytes: Num = 0.0
     kernels: float = 0.0
-    messages: dict[tuple[str, Collective, bool], tuple[Num, float]] = field(default_factory=dict)
-    """(group, collective, overlappable) -> bytes of all messages, and how many there are."""
+    routed_bytes: Num = 0.0
+    """Of `bytes`, those of work on routed tokens."""
+    routed_products: Num = 0.0
+    """Seconds of products on routed tokens."""
+    messages: dict[tuple[str, Collective, Beside], tuple[Num, float]] = field(default_factory=dict)
+    """(group, collective, what runs beside) -> bytes of all messages, and how many there are."""
+    window: Num = 0.0
+    """Weight gradients that hide messages of kind `weights`."""
 
-    def message(self, group: str, kind: Collective, hidden: bool, size: Num, times: float) -> None:
-        key = (group, kind, hidden)
+    def message(self, group: str, kind: Collective, beside: Beside, size: Num, times: float) -> None:
+        key = (group, kind, beside)
         held, count = self.messages.get(key, (0.0, 0.0))
         self.messages[key] = (held + size * times, count + times)
 
@@ -53,15 +66,15 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         _parameters(u, op, c)
         rerun = bool(dropped.intersection(op.modules))
         load = c.imbalance if op.tokens_imbalance else 1.0
+        weights, before = u.gemm_w, u.gemm_f
         extra = products(u, op, c, load, rerun)
         loss = c.stack.loss_bytes / 14.0 if op.kind == "loss" else 1.0
-        plain = 1.0 if op.kind == "loss" else c.stack.memory_factor
-        if op.kind == "memory" and op.tokens_imbalance:
-            plain = plain * c.stack.moe_memory_factor
-        if c.clamped and op.name == "moe.activation":
-            plain = plain * c.stack.clamped_factor
+        plain, plain_backward = _traffic(op, c)
         forward.bytes = forward.bytes + op.bytes_moved * (loss * plain * load) + extra[0]
-        backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain * load) + extra[1]
+        backward.bytes = backward.bytes + op.backward_bytes_moved * (loss * plain_backward * load) + extra[1]
+        if op.tokens_imbalance:
+            forward.routed_bytes = forward.routed_bytes + op.bytes_moved * (plain * load) + extra[0]
+            forward.routed_products = forward.routed_products + (u.gemm_f - before)
         forward.kernels += op.kernels
         backward.kernels += 2.0 * op.kernels
         if rerun:
@@ -71,14 +84,19 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
             if comm.group not in c.groups:
                 continue
             size = comm.bytes * load
+            beside: Beside = "free" if comm.overlappable else "nothing"
             if comm.forward_times:
-                forward.message(comm.group, comm.kind, comm.overlappable, size, comm.forward_times)
+                forward.message(comm.group, comm.kind, beside, size, comm.forward_times)
                 if rerun:
-                    again.message(comm.group, comm.kind, comm.overlappable, size, comm.forward_times)
+                    again.message(comm.group, comm.kind, beside, size, comm.forward_times)
             if comm.backward is not None:
-                backward.message(comm.group, comm.backward, comm.overlappable, size, 1.0)
+                if comm.behind_weights and c.stack.weights_hide:
+                    beside = "weights"
+                    backward.window = backward.window + (u.gemm_w - weights)
+                backward.message(comm.group, comm.backward, beside, size, 1.0)
     if c.add_bytes:
         backward.bytes = backward.bytes + (u.trained_dense + u.trained_expert) * c.add_bytes
+        backward.kernels += sum(len(op.params) for op in ops)
     u.memory_f = memory_seconds(c.rates, forward.bytes, forward.kernels)
     u.memory_b = memory_seconds(c.rates, backward.bytes, backward.kernels)
     if policy in POLICIES and c.choices.recompute == "selective":
@@ -89,8 +107,28 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     if again.kernels:
         u.again = u.again + memory_seconds(c.rates, again.bytes, again.kernels)
     _communicate(u, c, forward, backward, again)
-    _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None)
+    routed = forward.routed_products + forward.routed_bytes / c.rates.hbm_bytes_per_second + u.ep_exposed_f
+    _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None, routed=routed)
     return u
+
+
+def _traffic(op: Op, c: Context) -> Factors:
+    """Return the traffic of an op's element-wise work / that of fused kernels, forward and backward."""
+    if op.kind == "loss":
+        return 1.0, 1.0
+    plain = c.stack.memory_factor
+    if not op.tokens_imbalance:
+        return c.traffic.get(op.name.rpartition(".")[2], (plain, plain))
+    if op.kind == "memory":
+        plain = plain * _expert_traffic(op, c)
+    return plain, plain
+
+
+def _expert_traffic(op: Op, c: Context) -> float:
+    """Traffic of permutation or of the experts' activation / what the block counts, for the dispatcher and the kernels of the stack."""
+    if op.name != "moe.activation":
+        return c.stack.permute_factor
+    return c.stack.clamped_factor if c.clamped else c.stack.activation_factor
 
 
 def _parameters(u: Unit, op: Op, c: Context) -> None:
@@ -103,6 +141,8 @@ def _parameters(u: Unit, op: Op, c: Context) -> None:
         else:
             u.dense = u.dense + p.count
             u.trained_dense = u.trained_dense + trained
+            if p.shared and p.kind != "embedding":
+                u.trained_replicated = u.trained_replicated + trained
     for s in op.saved:
         u.saved_bytes = u.saved_bytes + s.bytes
 
@@ -111,12 +151,15 @@ def _communicate(u: Unit, c: Context, forward: _Sums, backward: _Sums, again: _S
     """Price the messages. The second gather for a weight gradient hides behind the input gradient's product."""
     u.tp_f, u.tp_exposed_f = _priced(c, forward, ("tp", "etp"), c.stack.tp_hidden)
     u.tp_b, u.tp_exposed_b = _priced(c, backward, ("tp", "etp"), c.stack.tp_hidden)
-    u.ep_f, u.ep_exposed_f = _priced(c, forward, ("ep",), c.stack.ep_hidden)
-    u.ep_b, u.ep_exposed_b = _priced(c, backward, ("ep",), c.stack.ep_hidden)
+    u.ep_f, _ = _priced(c, forward, ("ep",), 0.0)
+    u.ep_b, _ = _priced(c, backward, ("ep",), 0.0)
+    u.ep_exposed_f = _beside(u.ep_f, u.gemm_f + u.attention_f + u.memory_f, c.stack.ep_hidden)
+    u.ep_exposed_b = _beside(u.ep_b, u.gemm_b + u.gemm_w + u.attention_b + u.memory_b, c.stack.ep_hidden)
     rerun, exposed = _priced(c, again, ("tp", "etp"), c.stack.tp_hidden)
     u.again = u.again + exposed
     _, exposed = _priced(c, again, ("ep",), c.stack.ep_hidden)
     u.again = u.again + exposed
+    u.network_f, u.network_b = _network(c, forward), _network(c, backward) + _network(c, again)
     if "cp" in c.groups:
         ring = c.groups["cp"]
         u.cp_f, _ = _priced(c, forward, ("cp",), 0.0)
@@ -126,20 +169,50 @@ def _communicate(u: Unit, c: Context, forward: _Sums, backward: _Sums, again: _S
         u.cp_exposed_b = np.maximum(u.cp_b - u.attention_b * part, ring.base_seconds)
 
 
+def _beside(busy: Num, work: Num, hidden: float) -> Num:
+    """Exposed part of an expert exchange of which `hidden` may run beside the work of another micro-batch, which it slows down: it takes
+    multiprocessors from it (1F1B with all-to-all overlap)."""
+    if not hidden:
+        return busy
+    covered = np.minimum(hidden * busy, work)
+    return busy - covered + calibration("software").value("overlap_slowdown") * covered
+
+
+def _network(c: Context, sums: _Sums) -> Num:
+    """Return how long the messages take the share of the network: those of groups that span servers."""
+    total: Num = 0.0
+    for (group, kind, _), (size, _) in sums.messages.items():
+        placed = c.groups[group]
+        if not placed.crosses:
+            continue
+        if kind == "all_to_all" and c.stack.dispatch_once:
+            total = total + dispatch_network_seconds(placed, size, c.routing)
+        else:
+            total = total + network_seconds(placed, kind, size)
+    return total
+
+
 def _priced(c: Context, sums: _Sums, groups: tuple[str, ...], hidden: float) -> tuple[Num, Num]:
     busy: Num = 0.0
     exposed: Num = 0.0
-    for (group, kind, free), (size, count) in sums.messages.items():
+    covered: Num = 0.0
+    for (group, kind, beside), (size, count) in sums.messages.items():
         if group not in groups:
             continue
         placed = c.groups[group]
         if kind == "all_to_all" and c.stack.dispatch_once:
-            seconds = dispatch_seconds(placed, size, c.copies) + placed.base_seconds * (count - 1.0)
+            seconds = dispatch_seconds(placed, size, c.routing)
         else:
-            seconds = collective_seconds(placed, kind, size) + placed.base_seconds * (count - 1.0)
+            seconds = collective_seconds(placed, kind, size)
+        base = placed.exchange_base_seconds if kind == "all_to_all" else placed.base_seconds
+        seconds = seconds + base * (count - 1.0)
         busy = busy + seconds
-        if not free:
+        if beside == "weights":
+            covered = covered + seconds
+        elif beside == "nothing":
             exposed = exposed + seconds * (1.0 - hidden)
+    if not nothing(covered):
+        exposed = exposed + behind(covered, sums.window, 1.0)
     return busy, exposed
 
 
@@ -152,16 +225,28 @@ def _calls(sums: _Sums, c: Context) -> Num:
     return total
 
 
-def _settle(u: Unit, c: Context, *, moe: bool, calls: tuple[Num, Num] | None) -> None:
+def _settle(u: Unit, c: Context, *, moe: bool, calls: tuple[Num, Num] | None, routed: Num) -> None:
     """Sum the exposed seconds; where the host takes longer to launch a layer (`calls` collectives in it) than the device to run it, the
-    device waits."""
+    device waits.
+
+    A host that waits for the router's counts cannot launch the work on routed tokens (`routed` seconds of the forward) while the device
+    is still at the attention before it, so that part has to keep up by itself. Backward knows the counts.
+    """
     forward = u.gemm_f + u.attention_f + u.memory_f + u.tp_exposed_f + u.cp_exposed_f + u.ep_exposed_f
     backward = u.gemm_b + u.gemm_w + u.attention_b + u.memory_b + u.tp_exposed_b + u.cp_exposed_b + u.ep_exposed_b + u.again
     if calls is not None:
         s = c.stack
-        launch_f = s.host_forward_seconds + (s.host_moe_forward_seconds if moe else 0.0) + calls[0] * s.host_collective_seconds
-        launch_b = s.host_backward_seconds + (s.host_moe_backward_seconds if moe else 0.0) + calls[1] * s.host_collective_seconds
-        u.host_f = np.maximum(launch_f - forward, 0.0)
+        launch_f = s.host_forward_seconds + calls[0] * s.host_collective_seconds
+        launch_b = s.host_backward_seconds + calls[1] * s.host_collective_seconds
+        late: Num = 0.0
+        if moe:
+            more = s.host_overlap if s.ep_hidden else 1.0
+            experts = (s.host_route_forward_seconds + c.local_experts * s.host_expert_forward_seconds) * more
+            launch_f = launch_f * more + experts
+            launch_b = (launch_b + s.host_route_backward_seconds + c.local_experts * s.host_expert_backward_seconds) * more
+            if s.synchronised:
+                late = np.maximum(experts - routed, 0.0)
+        u.host_f = np.maximum(np.maximum(launch_f - forward, 0.0), late)
         u.host_b = np.maximum(launch_b - backward, 0.0)
     u.forward = forward + u.host_f
     u.backward = backward + u.host_b

@@ -14,6 +14,10 @@ def command(name: str | None, output: Output) -> None:
     """List the accelerators and servers, or show all facts of one with their source.
 
     NAME is a GPU, a server, or part of a name.
+
+    A cluster file (TOML) takes these names, changes their facts under the same keys, and says how servers are joined: network_per_gpu,
+    oversubscription (how much thinner the fabric above the leaf switches is than the NICs), leaf_servers (servers under one leaf, which
+    reach each other at full rate; one where not given), rails = true (each leaf joins the NICs of one index of its servers).
     """
     from hardware.catalog import UnknownName, find, gpu_names, load_gpu, load_node, node_names, unknown
     from planner.report.catalogues import fact_lines, gpu_lines, node_lines

@@ -93,6 +93,7 @@ _LAYOUT: list[Flag] = [
     Flag("--stage-recompute", "K,K,…", str, "Layers of each stage that `full` recomputes (estimate)."),
     Flag("--offload", "auto|any|none|WHAT", str, "optimizer[:part], params, activations[:part]; auto: if nothing fits without."),
     Flag("--offload-target", "host|nvme", str, "Where offloaded states live."),
+    Flag("--rank-order", "ORDER", str, "Numbering of ranks: tp-cp-ep-dp-pp; in Megatron-LM also tp-cp-ep-pp-dp."),
     Flag("--micro-batch", "N", whole, "Samples of one micro-batch."),
 ]
 _DIMENSIONS: list[Flag] = [
@@ -240,6 +241,7 @@ def given_words(context: click.Context, *, layout: bool = True, without: Collect
 
 def layout_words(plan: Plan) -> list[str]:
     """Return the flags that give exactly the plan's layout to `planner estimate`."""
+    from cost_models.layout import RANK_ORDERS
     from cost_models.numeric import num
 
     d, c = plan.layout.degrees, plan.layout.choices
@@ -259,6 +261,7 @@ def layout_words(plan: Plan) -> list[str]:
     for flag, held in (("--stage-layers", plan.layout.stage_layers), ("--stage-recompute", plan.layout.stage_recompute)):
         words += [flag, ",".join(f"{n}" for n in held)] if held is not None else []
     words += ["--offload", _offload_word(plan)]
+    words += ["--rank-order", RANK_ORDERS[order]] if (order := int(num(d.rank_order))) else []
     words += ["--offload-target", c.offload_target] if c.offload != "none" and c.offload_target != "host" else []
     return [*words, "--micro-batch", f"{degrees['micro_batch']}"]
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.numeric import num
 from cost_models.throughput.simulate import Durations, Event, seconds, simulate
-from cost_models.throughput.simulate_two_way import TWO_WAY, simulate_two_way
-from planner.explain.step import exposed, exposed_send, pass_seconds, stage_times
+from planner.explain.step import exposed_send, stage_times
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -74,21 +73,14 @@ def _drawn(m: int, stages: int, chunks: int) -> int:
 
 def _simulated(plan: Plan, m: int, chunks: int) -> list[Event]:
     """Events with the predicted seconds of every stage, exposed sends included, as the closed form takes them."""
-    name, times, send = plan.layout.choices.schedule, stage_times(plan), exposed_send(plan)
-    forward = [t.forward_seconds + send for t in times]
-    backward = [t.backward_seconds + send if t.backward_seconds else 0.0 for t in times]
-    weight = [_weight_part(plan) * b for b in backward]
-    durations = Durations(forward=forward, backward=backward, weight=weight)
-    two_way, order = name in TWO_WAY, name if len(times) > 1 else "1f1b"
-    events = simulate_two_way(name, durations, m) if two_way else simulate(order, durations, m, chunks)
+    times, send = stage_times(plan), exposed_send(plan)
+    durations = Durations(
+        forward=[t.forward_seconds + send for t in times],
+        backward=[t.backward_seconds + send if t.backward_seconds else 0.0 for t in times],
+        weight=[t.weight_seconds for t in times],
+    )
+    events = simulate(plan.layout.choices.schedule if len(times) > 1 else "1f1b", durations, m, chunks)
     return [e for e in events if e.end_seconds > e.start_seconds]
-
-
-def _weight_part(plan: Plan) -> float:
-    """Part of a backward that computes weight gradients, at the stage that sets the pace."""
-    one = pass_seconds(plan, "backward")
-    found = sum(exposed(t) for t in plan.cost.time.ledger.terms if t.name == "compute.gemm_weight_gradient")
-    return found / plan.micro_batches / one if one else 0.0
 
 
 def _scaled(events: list[Event], scale: float) -> tuple[Event, ...]:

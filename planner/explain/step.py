@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.numeric import num
+from cost_models.throughput.replicas import copied_embedding_bytes
 from hardware.calibration import calibration
 from planner.explain import at
 from planner.explain.bounds import Bound, bounds
@@ -47,6 +48,8 @@ class StageTime:
     stage: int
     forward_seconds: float
     backward_seconds: float
+    weight_seconds: float
+    """Its part that computes weight gradients."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,8 +107,12 @@ def exposed(term: Term) -> float:
 def stage_times(plan: Plan) -> tuple[StageTime, ...]:
     """Return forward and backward of every stage."""
     index = [int(i) for i in num(plan.cost.memory.stage_index).reshape(-1)]
-    forward, backward = plan.cost.time.stage_forward_seconds, plan.cost.time.stage_backward_seconds
-    return tuple(StageTime(stage=i, forward_seconds=at(forward, k), backward_seconds=at(backward, k)) for k, i in enumerate(index))
+    t = plan.cost.time
+    passes = t.stage_forward_seconds, t.stage_backward_seconds, t.stage_weight_seconds
+    times = [[at(seconds, k) for seconds in passes] for k in range(len(index))]
+    return tuple(
+        StageTime(stage=i, forward_seconds=f, backward_seconds=b, weight_seconds=w) for i, (f, b, w) in zip(index, times, strict=True)
+    )
 
 
 def of_a_pass(name: str) -> bool:
@@ -144,6 +151,11 @@ def _once(plan: Plan, name: str, value: float) -> Numbers | None:
     if name in ("dp.reduce", "dp.gather"):
         width = facts.regime.reduce_bytes if name == "dp.reduce" else facts.regime.gather_bytes
         found = numbers("parameters of a rank", everything, "parameter").times("bytes", width, "bytes")
+        return found.over("rate reached", found.result() / value, "bytes/s")
+    if name == "pp.tied_embedding":
+        width = facts.regime.main_gradient_bytes or facts.regime.gradient_bytes
+        copied = copied_embedding_bytes(plan.architecture, plan.training, facts.regime, facts.ops.dims.vocab)
+        found = numbers("embedding of a rank", float(num(copied)) / width, "parameter").times("bytes", width, "bytes")
         return found.over("rate reached", found.result() / value, "bytes/s")
     if name == "optimizer.update":
         return numbers("parameters that a rank updates", owned, "parameter").over("rate reached", owned / value, "parameters/s")

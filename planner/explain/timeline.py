@@ -26,7 +26,8 @@ SHORTEST = 1e-12
 """Slices shorter than this are not drawn."""
 _LAST = ("dp.reduce", "offload.transfer", "offload.cpu_optimizer", "optimizer.update", "dp.gather", "host.stragglers", "host.between_steps")
 """Order of what follows the pipeline; what is not named here comes before the host's part."""
-_TITLES = {"forward": "F", "backward": "B", "weight": "W"}
+_TITLES = {"forward": "F", "backward": "B", "inputs": "I", "weight": "W"}
+"""As PyTorch names them: B computes both gradients, I those of the inputs, W those of the weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,7 @@ class _Kind:
 def timeline(plan: Plan) -> Timeline:
     """Return the timeline of a step of `plan`; its last slice ends with the step."""
     terms = [t for t in plan.cost.time.ledger.terms if at(t.value, 0) > 0.0 and t.name != "decode.step"]
-    after = [t for t in terms if not of_a_pass(t.name) and not t.name.startswith("pp.")]
+    after = [t for t in terms if not of_a_pass(t.name) and t.name not in ("pp.send", "pp.bubble")]
     step = float(num(plan.cost.time.step_seconds))
     whole = step - sum(exposed(t) for t in after)
     drawn = passes(plan, whole)
@@ -165,7 +166,7 @@ def _once(after: list[Term], drawn: Passes, stage: int, whole: float) -> list[Sl
 
 def _box(stage: int, name: str, start: float, end: float, term: Term) -> Slice:
     stream: Stream = "compute"
-    if name.startswith("dp."):
+    if name.startswith(("dp.", "sp.", "pp.tied")):
         stream = "data parallel"
     elif name.startswith(("host.", "offload.")):
         stream = "host"

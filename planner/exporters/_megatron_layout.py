@@ -24,6 +24,7 @@ def layout_arguments(plan: Plan) -> list[str]:
     if plan.layout.choices.sequence_parallel and degree(plan, "tp") > 1:
         given.append("--sequence-parallel")
     given += _pipeline(plan)
+    given += ["--use-tp-pp-dp-mapping"] if degree(plan, "rank_order") else []
     given += ["--micro-batch-size", degree(plan, "micro_batch")]
     given += ["--global-batch-size", degree(plan, "micro_batch") * plan.micro_batches * degree(plan, "dp")]
     given += [*_types(plan), *_optimizer(plan), *_recompute(plan), *_offload(plan), *_kernels(plan)]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cost_models.stages import layer_kinds
 from cost_models.throughput.collectives import fabric, send_seconds
+from cost_models.throughput.ranks import Chain
 from planner.mixed.grid import Grid, grids
 
 if TYPE_CHECKING:
@@ -180,15 +181,23 @@ class Sends:
         and the first one's backward wait as long as their neighbours, as in the step of one pool."""
         found = []
         for at, (k, n) in enumerate(zip(order, counts, strict=True)):
-            found += [self._inside(grid, k, n * grid.gpus)] * (n - 1)
+            found += [self._inside(grid, k, n)] * (n - 1)
             if at + 1 < len(order):
                 found.append(self._between(grid, k, order[at + 1]))
         return np.array([*found, found[-1]]), np.array([found[0], *found])
 
-    def _inside(self, grid: Grid, k: int, gpus: int) -> float:
-        key = (grid.message_bytes, k, gpus)
+    def tied(self, grid: Grid, order: Sequence[int]) -> float:
+        """Return the seconds in which first and last stage average the gradient of a matrix that both hold: each sends half of it and gets
+        half of the sum back."""
+        if not grid.embedding_bytes:
+            return 0.0
+        return self.link.send_seconds(self.pools[order[0]], self.pools[order[-1]], grid.gpus, grid.embedding_bytes)
+
+    def _inside(self, grid: Grid, k: int, stages: int) -> float:
+        key = (grid.message_bytes, k, grid.gpus, stages)
         if key not in self.known:
-            self.known[key] = float(send_seconds(fabric(self.pools[k]), float(gpus), grid.message_bytes))
+            chain = Chain(stages=float(stages), stride=float(grid.gpus))
+            self.known[key] = float(send_seconds(fabric(self.pools[k]), chain, grid.message_bytes))
         return self.known[key]
 
     def _between(self, grid: Grid, one: int, other: int) -> float:

@@ -1,6 +1,7 @@
 """Grid: the lawful degrees and choices of a stage of a pipeline over several pools, and what a layer costs on each pool under them.
 
-A stage has tp × cp × dp GPUs of one pool, the same numbers on every pool, and lies inside it; tensor parallelism stays inside a server.
+A stage has tp × cp × dp GPUs of one pool, the same numbers on every pool, and lies inside it, so that ranks are numbered stage by stage;
+tensor parallelism stays inside a server.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.choices.precision import regime_of
 from cost_models.layout import Choices, Layout, micro_batches
 from cost_models.numeric import num
 from cost_models.stages import Stages, layer_kinds
+from cost_models.throughput.replicas import copied_embedding_bytes
 from cost_models.transformer import model_ops
 from planner.board import canonical
 from planner.evaluate import held_cost
@@ -54,6 +57,8 @@ class Grid:
     micro_batches: int
     message_bytes: float
     """What a GPU hands to the next stage for each micro-batch."""
+    embedding_bytes: float
+    """Gradient that a GPU of the first and one of the last stage reduce once a step: that of a matrix which both hold."""
     speeds: tuple[Speed, ...]
     """In the order of the pools."""
 
@@ -62,8 +67,10 @@ def grids(cases: Sequence[Case]) -> Iterator[Grid]:
     """Yield the grids of one framework; `cases` are those of the pools. pp, schedule and chunks are not free here, and
     wishes are left to the whole pipeline."""
     offloaded = str(cases[0].given.get("offload", "none")) != "none"
+    if cases[0].given.get("rank_order"):
+        return
     for gpus in divisors(gcd(*(case.world for case in cases))):
-        given: dict[str, Any] = {**cases[0].given, "pp": 2, "schedule": "1f1b"}
+        given: dict[str, Any] = {**cases[0].given, "pp": 2, "schedule": "1f1b", "rank_order": 0.0}
         pool = cases[0].pool.model_copy(update={"count": 2 * gpus})
         for group in groups(replace(cases[0], pool=pool, given=given, wishes=()), Counts(), offloaded=offloaded):
             yield from _of_group(group, cases, gpus)
@@ -81,6 +88,9 @@ def _of_group(group: Group, cases: Sequence[Case], gpus: int) -> Iterator[Grid]:
     layouts = group.layouts(0, rows)
     d = model_ops(cases[0].architecture, cases[0].training, layouts).dims
     messages = np.broadcast_to(num(d.tokens / d.tp * (d.hidden * d.act_bytes)).reshape(-1), len(rows))
+    regime = regime_of(cases[0].training, group.variants[0])
+    copied = copied_embedding_bytes(cases[0].architecture, cases[0].training, regime, d.vocab)
+    copies = np.broadcast_to(num(copied).reshape(-1), len(rows))
     for i, row in enumerate(rows):
         lawful = [v for v, mask in enumerate(group.lawful) if mask[row]]
         layout = canonical(layouts.row(i))
@@ -90,6 +100,7 @@ def _of_group(group: Group, cases: Sequence[Case], gpus: int) -> Iterator[Grid]:
             gpus=gpus,
             micro_batches=int(num(micro_batches(layout, cases[0].training.global_batch))),
             message_bytes=float(messages[i]),
+            embedding_bytes=float(copies[i]),
             speeds=tuple(
                 Speed(layer_seconds=t[i], embedding_seconds=e[i], head_seconds=h[i], most_layers=tuple(most[i, v] for v in lawful))
                 for (t, e, h), most in speeds

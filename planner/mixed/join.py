@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 STRAGGLERS = "host.stragglers"
 AFTER = ("dp.gather", "optimizer.update", "offload.cpu_optimizer", "offload.transfer", "host.between_steps")
 """Terms that follow the gradient reduction."""
-ONCE = ("dp.reduce", *AFTER)
+ONCE = ("dp.reduce", "sp.gradients", *AFTER)
 """Terms that occur once a step, whatever the pipeline does."""
 WHALE = "Whale (arXiv 2011.09208)"
 

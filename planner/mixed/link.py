@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cost_models.throughput.collectives import Fabric, Group, collective_seconds, fabric, place, send_seconds
+from cost_models.throughput.collectives import Fabric, collective_seconds, fabric, place, send_seconds
+from cost_models.throughput.ranks import Chain, Group
 from hardware.calibration import calibration
 from hardware.units import show_gb_per_second, show_gbit_per_second
 
@@ -34,17 +35,17 @@ class Link:
     def _seen_by(self, pools: Sequence[Pool], gpus: int) -> Fabric:
         """The fabric of a GPU that reaches other pools at the slowest of their rates while `gpus` of its pool do so at once."""
         fabrics = [fabric(pool) for pool in pools]
-        rate = min(f.network_bytes_per_second for f in fabrics)
+        rate = min(_leaving(f) for f in fabrics)
         if self.stated_bytes_per_second is not None:
             share = self.stated_bytes_per_second * calibration("collectives").value("network_fraction") / gpus
             known = [f for f, p in zip(fabrics, pools, strict=True) if p.inter_node_bytes_per_second is not None]
-            rate = min([share, *(f.network_bytes_per_second for f in known)])
-        return replace(fabrics[0], network_bytes_per_second=rate)
+            rate = min([share, *(_leaving(f) for f in known)])
+        return replace(fabrics[0], network_bytes_per_second=rate, oversubscription=1.0, gpus_per_nic=1.0)
 
     def send_seconds(self, one: Pool, other: Pool, ranks: int, message_bytes: float) -> float:
         """Return the seconds in which each of `ranks` GPUs hands `message_bytes` to its neighbour in the other pool."""
         f = self._seen_by((one, other), ranks)
-        return float(send_seconds(f, f.domain + 1.0, message_bytes)) + self.latency_seconds
+        return float(send_seconds(f, Chain(stages=2.0, stride=f.domain), message_bytes)) + self.latency_seconds
 
     def reduce_seconds(self, pools: Sequence[Pool], gradient_bytes: float) -> float:
         """Return the seconds of averaging all gradients between pools: each GPU all-reduces its part with one GPU of every other pool.
@@ -69,7 +70,12 @@ class Link:
             if pool.inter_node_bytes_per_second is None:
                 rate = calibration("collectives").value("unknown_network_bytes_per_second")
                 said.append(f"the network of {pool.node.name} is unknown: one port of {show_gbit_per_second(rate)} a server is assumed")
-        rates = {p.gpu.name: fabric(p).network_bytes_per_second for p in pools}
+        rates = {p.gpu.name: _leaving(fabric(p)) for p in pools}
         slow = min(rates, key=lambda name: (rates[name], name))
         said.append(f"link between pools: {show_gb_per_second(rates[slow])} a GPU, as reached by the slowest network, that of {slow}{wait}")
         return tuple(said)
+
+
+def _leaving(f: Fabric) -> float:
+    """Rate of a GPU out of its pool: through the fabric above the leaves."""
+    return f.network_bytes_per_second / f.oversubscription

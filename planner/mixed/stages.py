@@ -98,6 +98,7 @@ class Pipeline:
         self.cases = {k: replace(cases[k], pool=cases[k].pool.model_copy(update={"count": n})) for k, n in used.items()}
         self.whole = candidate.grid.gpus * candidate.pp
         self.sends = sends(candidate.grid, candidate.order, candidate.counts)
+        self.tied_seconds = sends.tied(candidate.grid, candidate.order)
 
     def lawful(self) -> bool:
         """Tell whether the pipeline keeps the laws, and the wishes about its layout, on every pool, as if all of it stood there."""
@@ -256,9 +257,7 @@ class Pipeline:
                 return None
             busy = m * float(np.max((forward + backward)[at : at + n]))
             parts.append(
-                MixedPart(
-                    plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy
-                )
+                MixedPart(plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy)
             )
             at += n
         training = parts[0].plan.training
@@ -279,6 +278,12 @@ class Pipeline:
         pace = int(np.argmax(seconds))
         whole = float(self._formula((forward + sent[0])[None, :], (backward + sent[1])[None, :])[0])
         formula = schedule(self.layout.choices.schedule)
+        tied = Term(
+            name="pp.tied_embedding",
+            value=self.tied_seconds,
+            source=WHALE,
+            formula="gradient of the embedding, averaged between first and last stage over the link of their pools",
+        )
         return [
             Term(name="stage.forward", value=m * forward[pace], source=WHALE, formula=f"micro-batches x forward of stage {pace}"),
             Term(name="stage.backward", value=m * backward[pace], source=WHALE, formula=f"micro-batches x backward of stage {pace}"),
@@ -289,5 +294,5 @@ class Pipeline:
                 source=formula.SOURCE,
                 formula="pipeline - micro-batches x slowest stage",
             ),
+            *([tied] if self.tied_seconds else []),
         ]
-

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cost_models.choices.precision import regime_of
+from cost_models.layout import RANK_ORDERS
 from cost_models.numeric import num
 from cost_models.result import PHASES, MemoryCost
 from cost_models.transformer import count_parameters
@@ -91,6 +92,7 @@ def layout_record(layout: Layout, accumulation: int) -> schema.LayoutRecord:
         recompute_modules=list(c.recompute_modules) if c.recompute == "selective" else [],
         offload=c.offload,
         offload_target=c.offload_target,
+        rank_order=RANK_ORDERS[int(num(d.rank_order))],
         offload_fraction=float(num(d.offload_fraction)),
         activation_offload=float(num(d.activation_offload)),
         accumulation=accumulation,

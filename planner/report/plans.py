@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cost_models.layout import RANK_ORDERS
 from cost_models.numeric import num
 from hardware.units import significant
 from planner.evaluate import WORDS
@@ -67,11 +68,15 @@ def _degrees(plans: Sequence[Plan]) -> tuple[str, list[str]]:
     heads.append("ZeRO")
     if any(integer(p.layout.degrees.shard_group) for p in plans):
         heads.append("shard")
+    if any(integer(p.layout.degrees.rank_order) for p in plans):
+        heads.append("ranks")
     heads.append("micro")
     for row, plan in zip(cells, plans, strict=True):
         row.append(f"{plan.layout.choices.zero}")
         if "shard" in heads:
             row.append(f"{integer(plan.layout.degrees.shard_group) or 'all'}")
+        if "ranks" in heads:
+            row.append(RANK_ORDERS[integer(plan.layout.degrees.rank_order)][-5:])
         row.append(f"{integer(plan.layout.degrees.micro_batch)}")
     widths = [max(len(column), *(len(row[i]) for row in cells)) for i, column in enumerate(heads)]
     joined = [" ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in [heads, *cells]]

@@ -66,7 +66,16 @@ def pool_text(pool: Pool) -> str:
     used = f", {pool.gpus_per_node} used of each" if pool.gpus_per_node < pool.node.gpus_per_node else ""
     shared = ", shared cards" if pool.free_memory_bytes is not None else ""
     servers = f"{pool.nodes} × " if pool.nodes > 1 else ""
-    return f"{servers}{describe_node(pool.node)}{used}: {pool.count:,} × {pool.gpu.name}, {gib(pool.capacity_bytes)} GiB each{shared}"
+    size = f"{gib(pool.capacity_bytes)} GiB each{shared}"
+    return f"{servers}{describe_node(pool.node)}{used}: {pool.count:,} × {pool.gpu.name}, {size}{fabric_text(pool)}"
+
+
+def fabric_text(pool: Pool) -> str:
+    """Return what joins the servers where that is no full fabric: `, 4 : 1 oversubscribed above leaves of 32 servers by rail`."""
+    if pool.nodes == 1 or (pool.oversubscription == 1.0 and not pool.rails):
+        return ""
+    above = f"above leaves of {plural(pool.leaf_servers, 'server')}" if pool.leaf_servers else "between servers"
+    return f", {pool.oversubscription:g} : 1 oversubscribed {above}{' by rail' if pool.rails else ''}"
 
 
 def training_text(t: Training) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from cost_models.layout import RANK_ORDERS
 from cost_models.numeric import num
 from hardware.units import GIGA, MEGA, TERA, in_gib, significant
 
@@ -84,6 +85,8 @@ def layout_name(layout: Layout) -> str:
         parts.append(f"sharded over {integer(d.shard_group)}")
     if c.recompute != "none":
         parts.append(f"{recompute(layout)} recompute")
+    if integer(d.rank_order):
+        parts.append(f"ranks {RANK_ORDERS[integer(d.rank_order)]}")
     if offload(layout) != "none":
         parts.append(f"{offload(layout)} offloaded")
     return " · ".join([*parts, f"micro-batch {integer(d.micro_batch)}"])

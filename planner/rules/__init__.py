@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from planner.plan import Broken
-from planner.rules import batch, degrees, pipeline, software, states, task
+from planner.rules import batch, degrees, pipeline, ranks, software, states, task
 from planner.rules.frameworks import SUPPORT
 from planner.rules.rule import Rule, explain
 from planner.rules.wishes import wish_rules
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from cost_models.training import Framework
     from planner.case import Case
 
-RULES: tuple[Rule, ...] = (*task.RULES, *degrees.RULES, *pipeline.RULES, *batch.RULES, *states.RULES, *software.RULES)
+RULES: tuple[Rule, ...] = (
+    *task.RULES,
+    *degrees.RULES,
+    *pipeline.RULES,
+    *ranks.RULES,
+    *batch.RULES,
+    *states.RULES,
+    *software.RULES,
+)
 """All rules; ids are unique."""
 
 

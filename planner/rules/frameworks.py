@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.layout import Offload, Recompute, ScheduleName, Zero
+from cost_models.layout import Offload, RankOrder, Recompute, ScheduleName, Zero
 from cost_models.training import Framework, Method, Optimizer, TrainPrecision
 
 
@@ -36,6 +36,14 @@ class Support:
     activation_offload: bool = False
     shard_group_zero: tuple[Zero, ...] = ()
     """ZeRO stages that can shard over a part of the data-parallel ranks."""
+    rank_orders: tuple[RankOrder, ...] = ("tp-cp-ep-dp-pp",)
+    """Orders in which ranks can be numbered, the usual one first."""
+    expert_rank_orders: tuple[RankOrder, ...] | None = None
+    """The same for models with experts; None: as all others."""
+
+    def orders(self, *, experts: bool) -> tuple[RankOrder, ...]:
+        """Return the orders of a model with or without experts."""
+        return self.expert_rank_orders if experts and self.expert_rank_orders is not None else self.rank_orders
 
 
 _ALL: tuple[Method, ...] = ("full", "lora", "qlora", "inference")
@@ -58,7 +66,8 @@ SUPPORT: dict[Framework, Support] = {
         partial_offload_zero=(1,),
         activation_offload=True,
         shard_group_zero=(1,),
-        source="Megatron-LM megatron/training/arguments.py, core/optimizer/optimizer_config.py (d98e8a64)",
+        rank_orders=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+        source="Megatron-LM megatron/training/arguments.py, training/initialize.py, core/optimizer/optimizer_config.py (d98e8a64)",
     ),
     "deepspeed": Support(
         methods=_ALL,
@@ -120,7 +129,8 @@ SUPPORT: dict[Framework, Support] = {
         axes=("tp", "pp", "ep"),
         sequence_parallel=True,
         schedules=("1f1b", "gpipe"),
-        source="nanotron config/parallelism_config.py",
+        expert_rank_orders=("tp-cp-ep-pp-dp",),
+        source="nanotron config/parallelism_config.py, parallel/context.py",
     ),
     "litgpt": Support(
         methods=_ALL,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.choices.schedules import names as schedule_names
-from cost_models.layout import Choices, Degrees, Layout, Offload, OffloadTarget, Recompute, Zero
+from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout, Offload, OffloadTarget, Recompute, Zero
 from cost_models.numeric import num
 from cost_models.training import Framework
 from planner.case import Case
@@ -42,13 +42,15 @@ class Rule:
     """Who enforces it; empty: all."""
     kind: Kind = "law"
     """`law`: refused or wrong; `preference`: lawful but never sensible; `canonical`: another spelling of a layout that is in the space.
-    The latter two bind the search only, and not where the user fixed a field that they read."""
+    The latter two bind the search only, and not where the user fixed a field that lifts them."""
+    lifted_by: tuple[str, ...] | None = None
+    """Fields that lift a preference or canonical rule where the user fixed one; None: those that it reads."""
 
     def binds(self, case: Case) -> bool:
         """Tell whether the rule applies to the framework and the user's fixed fields."""
         if self.frameworks and case.framework not in self.frameworks:
             return False
-        return self.kind == "law" or not case.fixed.intersection(self.reads)
+        return self.kind == "law" or not case.fixed.intersection(self.reads if self.lifted_by is None else self.lifted_by)
 
 
 def divides(small: object, large: object) -> npt.NDArray[np.bool_]:
@@ -69,6 +71,8 @@ def value(layout: Layout, field: str) -> Any:
 
 def spelled(field: str, what: object) -> str:
     """Return `tp=4`, `zero=3`, `sequence_parallel=on`."""
+    if field == "rank_order":
+        return f"{field}={RANK_ORDERS[int(float(num(what).reshape(-1)[0]))]}"
     if isinstance(what, bool):
         return f"{field}={'on' if what else 'off'}"
     return f"{field}={what if isinstance(what, str) else show(what)}"
@@ -91,6 +95,7 @@ def candidates(case: Case, layout: Layout, field: str) -> tuple[Any, ...]:
         "offload": get_args(Offload),
         "offload_target": get_args(OffloadTarget),
         "recompute_layers": (-1.0,),
+        "rank_order": tuple(float(i) for i in range(len(RANK_ORDERS))),
         "offload_fraction": (1.0,),
         "activation_offload": (0.0,),
         "shard_group": (0.0, *divisors(case.world)),

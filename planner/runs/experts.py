@@ -61,8 +61,8 @@ def mixture(run: Run, said: Stated, base: Architecture | None, values: dict[str,
         shared_width = inherited.shared_ffn_hidden if same and inherited is not None else shared * width
     if not shared and inherited is not None:
         shared, shared_width = inherited.shared_experts, inherited.shared_ffn_hidden
-    biases = ("router_bias", "expert_bias", "shared_gate", "score_correction_bias")
-    taken = {} if inherited is None else {name: getattr(inherited, name) for name in biases}
+    kept = ("groups", "topk_groups", "router_bias", "expert_bias", "shared_gate", "score_correction_bias")
+    taken = {} if inherited is None else {name: getattr(inherited, name) for name in kept}
     return Moe(
         num_experts=experts,
         topk=min(topk, experts),

@@ -49,6 +49,8 @@ class Habits(_Entry):
     """Date before which nothing was sharded by default."""
     sequence_parallel_since: str = "9999"
     flash_since: str = "9999"
+    latent_flash_since: str = ""
+    """The same for latent attention (unlike head sizes of keys and values) on Blackwell; empty: as `flash_since`."""
     implementation: Implementation | None = None
     loss: Loss | None = None
     regime: str | None = None
@@ -74,6 +76,16 @@ class Habits(_Entry):
     """A padding mask is passed to the attention kernel."""
     activation_offload: float = 0.0
     """Part of the layer inputs that its checkpointing moves to the host."""
+    offloaded_layers: int = 0
+    """Layers whose activations its recipe keeps in host memory (cpu_offloading_num_layers)."""
+    recompute_modules: tuple[str, ...] = ()
+    """Modules of selective recompute where a row names none; empty: the attention core."""
+    balanced_routing: bool = False
+    """Its recipes force the router to balance its load."""
+    mtp: bool = False
+    """Its recipes train a multi-token-prediction module."""
+    pipeline_layouts: dict[str, str] = Field(default_factory=dict)
+    """Pipeline layout by number of chunks (pp × vpp), where a row does not state one."""
     expert_tp: int | None = None
     """Tensor parallel size of the experts where a row does not state it; None: as tp (Megatron-LM)."""
     data_parallel_only: bool = False
@@ -99,10 +111,14 @@ class Setting(_Entry):
     """ISO date; empty: today."""
     one_gpu: bool = False
     model_parallel: bool = False
-    """The row uses tensor or pipeline parallelism."""
+    """The row uses tensor, pipeline or expert parallelism."""
     method: str = ""
     sharding: str = ""
     """Without the group's size; empty: not stated."""
+    model: str = ""
+    gpu: str = ""
+    precision: str = ""
+    """In the words of the column."""
 
 
 class _Detail(Habits):
@@ -116,12 +132,17 @@ class _Detail(Habits):
     one_gpu: bool | None = None
     """Holds only for rows on one GPU (or on several)."""
     parallel: bool | None = None
-    """Holds only for rows with tensor or pipeline parallelism (or without)."""
+    """Holds only for rows with tensor, pipeline or expert parallelism (or without)."""
     method: str | None = None
     """Holds only for rows of this method."""
     methods: tuple[str, ...] | None = None
     sharding: tuple[str, ...] | None = None
     """Holds only where the cell is one of these; "" is a blank cell."""
+    models: str = ""
+    """Regular expression on the row's model."""
+    gpus: tuple[str, ...] = ()
+    """Holds only for cards whose names begin so."""
+    precisions: tuple[str, ...] | None = None
 
     def holds(self, framework: str, at: Setting) -> bool:
         """Tell whether the conditions are met."""
@@ -137,6 +158,9 @@ class _Detail(Habits):
             and self.method in (None, at.method)
             and (self.methods is None or at.method in self.methods)
             and (self.sharding is None or at.sharding in self.sharding)
+            and (not self.models or re.search(self.models, at.model) is not None)
+            and (not self.gpus or at.gpu.startswith(self.gpus))
+            and (self.precisions is None or at.precision in self.precisions)
         )
 
     @property
@@ -198,10 +222,12 @@ def tokenizer_vocab(tokenizer: str) -> int | None:
 def habits(framework: str, at: Setting) -> Habits | None:
     """Return the defaults of `framework` with what the overrides that hold `at` its row change; None for an unknown name.
 
-    An unnamed framework of a row with tensor or pipeline parallelism is taken for Megatron-LM.
+    An unnamed framework of a row with tensor, pipeline or expert parallelism is taken for one that divides as Megatron-LM does, and fuses
+    and overlaps nothing.
     """
     table = _file().habits
     name = framework.lower() or "other"
+    unnamed = name == "other" and _named_in(at.detail.lower(), table) is None
     if name == "other":
         name = _named_in(at.detail.lower(), table) or ("megatron" if at.model_parallel else "other")
     host = name if name in _HOSTS else None
@@ -210,7 +236,7 @@ def habits(framework: str, at: Setting) -> Habits | None:
     if entry is None:
         return None
     changes: dict[str, Any] = {}
-    extra = dict(entry.extra)
+    extra = {**entry.extra, **({"class": "eager"} if unnamed else {})}
     for item in _file().detail:
         if item.holds(name, at):
             changes |= item.changes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from cost_models.layout import Choices, Degrees, Layout, Zero
+from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout, Zero
+from planner.rules.frameworks import SUPPORT
 from planner.runs.assumed import Assumptions, Unfit
 from planner.runs.pipeline import held_layers
 from planner.runs.training import since
@@ -49,7 +50,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
     """Return the layout that `run` states."""
     assert run.tp is not None and run.pp is not None and run.micro_batch is not None and run.layers is not None
     dp = data_parallel(run, assumed)
-    vpp, held = held_layers(run, said, assumed)
+    vpp, held = held_layers(run, said, habits.pipeline_layouts, assumed)
     zero, group = _sharding(run, said, habits, dp, assumed)
     recompute, modules, depth = _recompute(run, said, habits, zero, dp, assumed)
     offload, kept = _offload(run, habits, recompute)
@@ -66,6 +67,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
         shard_group=float(group),
         recompute_layers=float(depth),
         activation_offload=kept,
+        rank_order=float(_rank_order(run, said, habits)),
     )
     choices = Choices(
         zero=zero,
@@ -112,6 +114,13 @@ def _sharding(run: Run, said: Stated, habits: Habits, dp: int, assumed: Assumpti
     return zero, group
 
 
+def _rank_order(run: Run, said: Stated, habits: Habits) -> int:
+    """Place in RANK_ORDERS: what the row's Megatron arguments say, else the framework's usual order."""
+    if said.switch("use-tp-pp-dp-mapping"):
+        return 1
+    return RANK_ORDERS.index(SUPPORT[habits.runs_as].orders(experts=(run.experts or 1) > 1)[0])
+
+
 def _sequence_parallel(run: Run, habits: Habits, assumed: Assumptions) -> bool:
     if run.sequence_parallel is not None:
         return run.sequence_parallel
@@ -136,21 +145,23 @@ def _recompute(run: Run, said: Stated, habits: Habits, zero: Zero, dp: int, assu
     depth = said.integer("recompute_layers") or 0
     if depth and mode != "none":
         return "full", ("core_attn",), min(depth, per_stage)
-    return mode, modules_of(said), -1
+    return mode, modules_of(said, habits.recompute_modules), -1
 
 
-def modules_of(said: Stated) -> tuple[str, ...]:
-    """Return the modules that `selective` recomputes; the attention core where none are named."""
+def modules_of(said: Stated, usual: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the modules that `selective` recomputes; where none are named those of the recipe (`usual`), else the attention core."""
     text = said.facts.get("recompute_modules") or said.arguments.get("recompute-modules", "")
     words = re.split(r"[\s,+]+", text.strip())
     known = tuple(dict.fromkeys(MODULES[word] for word in words if word in MODULES))
-    return known or ("core_attn",)
+    return known or usual or ("core_attn",)
 
 
 def _offload(run: Run, habits: Habits, recompute: str) -> tuple[Any, float]:
     """What of the states lives on the host, and the part of the layers whose activations do."""
     parts = [part for part in run.offload.split("+") if part and part != "none"]
     kept = habits.activation_offload if not run.offload and recompute == "full" else 0.0
+    if not run.offload and habits.offloaded_layers:
+        kept = min(1.0, habits.offloaded_layers / (run.layers or 1))
     for part in parts:
         name, _, value = part.partition(":")
         if name == "activations":

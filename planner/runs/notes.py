@@ -76,7 +76,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("context_mib", r"\bCUDA context (\d+) ?MiB"),
     _fact("offload_modules", r"fine_grained_offloading", FINE_GRAINED_TEST, everywhere=True),
     _fact("recompute_policy", r"\bper-op\b|\bselective op\b", "op"),
-    _fact("recompute_policy", r"\b(SAVE_DOT_ONLY|save_qkv_proj)\b"),
+    _fact("recompute_policy", r"\b(SAVE_DOT_ONLY|SAVE_DOT_WITH_NO_BATCH_DIM|save_qkv_proj)\b"),
     _fact("recompute_policy", r"\bckpt=ours\b", "kwai"),
     _fact("recompute_policy", r"\bgraph memory_policy=full\b", "graph"),
     # mixture of experts
@@ -103,9 +103,11 @@ FACTS: tuple[Fact, ...] = (
     _fact("loss_chunks", r"\bChunkedCELoss (\d+) chunks"),
     _fact("loss_chunks", r"\bChunkedCELoss\b|\bserialized loss chunks\b", "8"),
     _fact("full_cross_entropy", r"\bfull CrossEntropy \(not chunked\)", "yes"),
+    _fact("fused_cross_entropy", r"\bfused [\w, -]*(?:cross entropy|loss)\b", "yes"),
     _fact("cross_entropy_fusion", r"\bCE fusion on\b", "te"),
     _fact("float8_gather", r"\bfloat8 FSDP all-gather\b", "yes"),
     _fact("grad_accumulation_fp32", r"\bfp32 (?:unsharded )?grad accumulation\b", "yes"),
+    _fact("norm_kernel", r"\bfused RMSNorm\b|\bRMS kernel\b", "fused"),
     _fact("flash_attention", r"\bflash-attention (\d)"),
     _fact("attention", r"\bflash attention\b", "flash"),
     _fact("states", r"\bfp32 master\b", "fp32"),
@@ -161,6 +163,10 @@ class Stated:
         text = self.arguments.get(name, "")
         return int(text) if text.isdigit() else None
 
+    def switch(self, name: str) -> bool:
+        """Tell whether a Megatron argument is there and not turned off."""
+        return self.arguments.get(name, "False").lower() not in ("false", "0", "no")
+
     @cached_property
     def targets(self) -> tuple[str, ...] | None:
         """Adapter targets in short names (q, k, v, o, gate, up, down); None: not stated."""
@@ -178,7 +184,7 @@ _ARGUMENT = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*(?:_[a-z]+)*(?:-[a-z0-9]+)*)=(\
 def _arguments(notes: str) -> dict[str, str]:
     """Megatron arguments behind `args:`."""
     _, found, text = notes.partition("args: ")
-    return {key: value.strip("[]") for key, value in _ARGUMENT.findall(text)} if found else {}
+    return {key: value.strip("[];") for key, value in _ARGUMENT.findall(text)} if found else {}
 
 
 def stated(run: Run) -> Stated:

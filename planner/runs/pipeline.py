@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from planner.runs.assumed import Assumptions, Unfit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from planner.runs.notes import Stated
     from planner.runs.row import Run
 
@@ -15,8 +17,11 @@ MAX_EXPANDED = 100_000
 """Characters of an expanded pipeline layout; more is taken for a mistake."""
 
 
-def held_layers(run: Run, said: Stated, assumed: Assumptions) -> tuple[int, tuple[int, ...] | None]:
-    """Return the virtual stages per rank and the layers of each stage (None: the even split)."""
+def held_layers(run: Run, said: Stated, usual: Mapping[str, str], assumed: Assumptions) -> tuple[int, tuple[int, ...] | None]:
+    """Return the virtual stages per rank and the layers of each stage (None: the even split).
+
+    `usual`: pipeline layout of the row's recipe by number of chunks.
+    """
     assert run.pp is not None and run.layers is not None
     vpp = run.vpp or 1
     if run.pp == 1:
@@ -26,6 +31,11 @@ def held_layers(run: Run, said: Stated, assumed: Assumptions) -> tuple[int, tupl
         chunks = chunk_layers(text)
         if chunks is not None and len(chunks) % run.pp == 0 and sum(chunks) == run.layers:
             return len(chunks) // run.pp, _deal(chunks, run.pp)
+    else:
+        chunks = chunk_layers(usual.get(str(run.pp * vpp), ""))
+        if chunks is not None and len(chunks) == run.pp * vpp and sum(chunks) == run.layers:
+            assumed.note("stage_layers", usual[str(run.pp * vpp)], "of the recipe")
+            return vpp, _deal(chunks, run.pp)
     first, last = said.argument("decoder-first-pipeline-num-layers"), said.argument("decoder-last-pipeline-num-layers")
     if first is not None and last is not None and run.pp > 2:
         middle = (run.layers - first - last) // (run.pp - 2)

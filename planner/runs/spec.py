@@ -143,7 +143,7 @@ def measured(run: Run, printed: str = "unknown") -> Measured:
 
 
 def _habits(run: Run) -> Habits:
-    parallel = max(run.tp or 1, run.pp or 1) > 1
+    parallel = max(run.tp or 1, run.pp or 1, run.ep or 1) > 1
     setting = Setting(
         detail=run.framework_detail,
         date=iso_date(run.date),
@@ -151,6 +151,9 @@ def _habits(run: Run) -> Habits:
         model_parallel=parallel,
         method=run.method,
         sharding=run.sharding.partition(":")[0],
+        model=run.model,
+        gpu=run.gpu,
+        precision=run.precision,
     )
     known = habits(run.framework, setting)
     if known is None:

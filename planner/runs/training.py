@@ -79,6 +79,7 @@ _FACTS = (
     "states",
     "autocast",
     "fsdp_mixed_precision",
+    "norm_kernel",
     "train_embeddings",
     "trainable",
     "other_adapter",
@@ -116,8 +117,8 @@ def training(run: Run, said: Stated, habits: Habits, gpu: Gpu, shape: Architectu
         "optimizer": _optimizer(run, said, habits, assumed),
         "padding_mask": habits.padding,
         "vocab_multiple": said.argument("make-vocab-size-divisible-by") or habits.vocab_multiple,
-        "mtp": said.says("mtp") or said.argument("mtp-num-layers") is not None,
-        "balanced_routing": said.facts.get("routing") == "balanced",
+        "mtp": habits.mtp or said.says("mtp") or said.argument("mtp-num-layers") is not None,
+        "balanced_routing": said.facts.get("routing", "balanced" if habits.balanced_routing else "") == "balanced",
         "implementation": "megatron-unfused" if said.arguments.get("transformer-impl") == "local" else habits.implementation,
         "dropout": _dropout(run, said, habits, shape),
         "extra": switches(run, said, habits),
@@ -126,7 +127,7 @@ def training(run: Run, said: Stated, habits: Habits, gpu: Gpu, shape: Architectu
         assumed.note("method", "pretrain", "all weights are trained")
     values |= _types(run, said, habits, gpu, assumed, adapters=values["method"] in ("lora", "qlora"))
     values |= _loss_and_compile(said, habits)
-    values["attention"] = _attention(run, said, habits, gpu, assumed)
+    values["attention"] = _attention(run, said, habits, gpu, shape, assumed)
     values["cuda_graphs"] = said.says("cuda_graphs") or "cuda-graph-impl" in said.arguments
     if values["method"] in ("lora", "qlora"):
         values |= _adapters(run, said, habits, assumed)
@@ -164,6 +165,8 @@ def switches(run: Run, said: Stated, habits: Habits) -> dict[str, str]:
         extra["fp8_recipe"] = "current"
     if said.facts.get("flash_attention") == "2":
         extra["attention_kernel"] = "flash2"
+    elif said.facts.get("flash_attention") == "1":
+        extra["attention_backend"] = "flash1"
     if run.precision.endswith("-mixed") and run.method in ("lora", "qlora"):
         extra["base_dtype"] = "fp32"
     context = said.integer("context_mib")
@@ -223,12 +226,14 @@ def _loss_and_compile(said: Stated, habits: Habits) -> dict[str, Any]:
     loss = habits.loss
     if said.says("loss_chunks"):
         loss = "chunked"
+    elif said.says("fused_cross_entropy"):
+        loss = "fused"
     elif said.says("full_cross_entropy"):
         loss = "compiled" if compiled == "yes" else "eager"
     return {"loss": loss, "compile": habits.compile if compiled is None else compiled == "yes"}
 
 
-def _attention(run: Run, said: Stated, habits: Habits, gpu: Gpu, assumed: Assumptions) -> str:
+def _attention(run: Run, said: Stated, habits: Habits, gpu: Gpu, shape: Architecture, assumed: Assumptions) -> str:
     """`eager` or `flash`: as stated, else by framework, date and GPU."""
     arguments = said.arguments
     backend = arguments.get("attention-backend")
@@ -238,7 +243,10 @@ def _attention(run: Run, said: Stated, habits: Habits, gpu: Gpu, assumed: Assump
         return "flash"
     if arguments.get("transformer-impl") == "local" or "apply-query-key-layer-scaling" in arguments:
         return "eager"
-    kernel = "flash" if gpu.arch not in _NO_FLASH and since(run, habits.flash_since) else "eager"
+    start = habits.flash_since
+    if shape.mla is not None and gpu.arch.startswith("Blackwell"):
+        start = habits.latent_flash_since or start
+    kernel = "flash" if gpu.arch not in _NO_FLASH and since(run, start) else "eager"
     assumed.note("attention", kernel, f"{run.framework or 'unnamed framework'} of {iso_date(run.date) or 'today'} on {gpu.arch}")
     return kernel
 

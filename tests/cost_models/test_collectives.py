@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from cost_models.throughput.collectives import Group, collective_seconds, dispatch_seconds, fabric, links_assumed, place, send_seconds
+from cost_models.throughput.collectives import (
+    Routing,
+    collective_seconds,
+    dispatch_seconds,
+    fabric,
+    links_assumed,
+    place,
+    send_seconds,
+)
+from cost_models.throughput.ranks import Chain, Group
 from hardware.cluster import parse_cluster
 
 if TYPE_CHECKING:
@@ -122,15 +131,56 @@ def test_expert_exchange_sends_a_token_once_to_a_server() -> None:
     f = fabric(pool("64xH100-80G"))
     placed = place(f, Group(size=32.0, stride=1.0))
     plain = float(collective_seconds(placed, "all_to_all", 1e8))
-    assert float(dispatch_seconds(placed, 1e8, 8.0)) < plain
-    assert float(dispatch_seconds(placed, 1e8, 1.0)) == pytest.approx(plain)
-    inside = place(f, Group(size=8.0, stride=1.0))
-    assert float(dispatch_seconds(inside, 1e8, 8.0)) == pytest.approx(float(collective_seconds(inside, "all_to_all", 1e8)))
+    assert float(dispatch_seconds(placed, 1e8, Routing(copies=8.0))) < plain
+    assert float(dispatch_seconds(placed, 1e8, Routing())) == pytest.approx(plain)
+
+
+@pytest.mark.parametrize(
+    ("size", "copies", "groups", "chosen"),
+    [(8, 8, 1, 1), (8, 2, 1, 1), (16, 6, 1, 1), (64, 8, 1, 1), (4, 8, 8, 4), (8, 8, 8, 4), (16, 6, 8, 3), (64, 8, 8, 4)],
+)
+def test_expert_exchange_inside_a_domain_sends_a_token_once_to_a_rank(size: int, copies: int, groups: int, chosen: int) -> None:
+    """Tokens routed at random among the groups that they chose: of `copies` experts those on one rank take one copy (counted in a draw)."""
+    draw = np.random.default_rng(3)
+    experts = 64 * 8
+    sent = []
+    for _ in range(4000):
+        among = draw.choice(groups, chosen, replace=False)
+        picked = draw.choice(among, copies) * (experts // groups) + draw.integers(0, experts // groups, copies)
+        sent.append(len(set((picked // (experts // size)).tolist())))
+    placed = place(fabric(pool("72xGB200")), Group(size=float(size), stride=1.0))
+    routing = Routing(copies=float(copies), groups=float(groups), topk_groups=float(chosen))
+    moved = float(dispatch_seconds(placed, 1e9, routing)) - float(placed.exchange_base_seconds)
+    whole = float(collective_seconds(placed, "all_to_all", 1e9)) - float(placed.exchange_base_seconds)
+    assert moved / whole == pytest.approx(np.mean(sent) / copies, rel=0.04)
+
+
+TABLE_7 = [
+    # GPUs, members, HybridEP (mean of dispatch and combine), all-to-all (the same): microseconds
+    ("72xGB200", 8, 372, 738),
+    ("72xGB200", 16, 552, 754),
+    ("72xGB200", 32, 629, 764),
+    ("72xGB200", 64, 710, 878),
+    ("64xH100-80G", 8, 642, 1271),
+    ("64xH100-80G", 16, 1586, 5701),
+    ("64xH100-80G", 32, 3076, 7937),
+    ("64xH100-80G", 64, 4512, 8945),
+]
+
+
+@pytest.mark.parametrize(("gpus", "size", "hybrid", "plain"), TABLE_7)
+def test_expert_exchange_as_published(gpus: str, size: int, hybrid: float, plain: float) -> None:
+    """Yan et al. 2026 (arXiv 2603.07685), table 7: 4,096 tokens of 7,168 elements in 16 bits to 8 of 256 experts (DeepSeek-V3's)."""
+    message = 4096.0 * 8.0 * 7168.0 * 2.0
+    placed = place(fabric(pool(gpus)), Group(size=float(size), stride=1.0))
+    once = float(dispatch_seconds(placed, message, Routing(copies=8.0, groups=8.0, topk_groups=4.0)))
+    assert float(collective_seconds(placed, "all_to_all", message)) == pytest.approx(plain * 1e-6, rel=0.3)
+    assert once == pytest.approx(hybrid * 1e-6, rel=0.3)
 
 
 def test_sends_leave_the_server_only_where_the_chain_does() -> None:
     f = fabric(pool("64xA100-80G"))
-    assert float(send_seconds(f, 8.0, 1e8)) < float(send_seconds(f, 16.0, 1e8))
+    assert float(send_seconds(f, Chain(stages=2.0, stride=4.0), 1e8)) < float(send_seconds(f, Chain(stages=4.0, stride=4.0), 1e8))
 
 
 def test_an_unknown_network_is_named() -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from cost_models.layout import Choices
 from cost_models.op import AttentionCore
-from cost_models.throughput.collectives import Group, collective_seconds, fabric, place
+from cost_models.throughput.collectives import collective_seconds, fabric, place
+from cost_models.throughput.ranks import Group
 from cost_models.throughput.roofline import Rates, attention_seconds, product_seconds, rates
 from cost_models.throughput.software import Software, software
 from cost_models.training import Training

@@ -285,3 +285,35 @@ def test_fabric_returns_logits_in_fp32(method: Any, bytes_per_logit: float) -> N
     """litgpt: fp32 logits, their fp32 log-softmax, and one chunk of 128 tokens more where the head is computed in chunks."""
     cost = evaluate(LLAMA, Training(framework="litgpt", method=method, seq=1024, global_batch=1), single())
     assert float(np.max(cost.phases["forward"].bucket("logits"))) == pytest.approx(1024 * LLAMA.vocab * bytes_per_logit)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "recipe", "primary", "bytes_per_weight"),
+    [
+        ("8xH100-80G", "current", "no", 2.0),  # by rows and by columns, beside the 16-bit weight
+        ("8xH100-80G", "current", "yes", 0.0),  # both in its place
+        ("8xB200", "current", "no", 1.0),  # data-centre Blackwell multiplies fp8 in every layout
+        ("8xB200", "current", "yes", -1.0),
+        ("8xB200", "mxfp8", "no", 2.0 * 33 / 32),  # a scale byte for every 32 elements, both ways
+        ("8xB200", "nvfp4", "no", 2.0 * 9 / 16),
+    ],
+)
+def test_fp8_copies_of_the_weights(cluster: str, recipe: str, primary: str, bytes_per_weight: float) -> None:
+    """Transformer Engine keeps what it cast from one micro-batch to the next."""
+    layout = single(Choices(zero=1), dp=8, ep=8, micro_batch=1)
+    task = Training(seq=4096, precision="fp8", extra={"fp8_recipe": recipe, "fp8_param_gather": primary})
+    pool, ops = parse_cluster(cluster).pools[0], model_ops(MOE, task, layout)
+    cost = memory(MOE, task, layout, pool, ops, stages(MOE, layout))
+    of_layer = [p for _, op_rows in ops.kinds for op in op_rows for p in op.params if p.kind in ("linear", "expert")]
+    linear = sum(float(np.asarray(p.count)) for p in of_layer) * MOE.layers
+    assert _term(cost, "forward", "weights.fp8") == pytest.approx(linear * bytes_per_weight)
+    plain = memory(MOE, task.model_copy(update={"precision": "bf16"}), layout, pool, ops, stages(MOE, layout))
+    assert all(t.name != "weights.fp8" for t in plain.phases["forward"].terms)
+
+
+def test_expandable_segments_do_not_fragment_a_pipeline() -> None:
+    layout = single(Choices(zero=1), pp=4, dp=2, micro_batch=1)
+    fixed = evaluate(LLAMA, Training(seq=4096, global_batch=64), layout)
+    grown = evaluate(LLAMA, Training(seq=4096, global_batch=64, extra={"allocator": "expandable"}), layout)
+    assert float(num(grown.peak_allocated_bytes)) == float(num(fixed.peak_allocated_bytes))
+    assert float(num(grown.peak_reserved_bytes)) < float(num(fixed.peak_reserved_bytes))

@@ -184,10 +184,7 @@ def test_explicit_equal_stages_take_the_time_of_the_balanced_split() -> None:
     balanced = Layout(degrees=Degrees(tp=1.0, pp=4.0, dp=8.0), choices=Choices())
     listed = replace(balanced, stage_layers=(8, 8, 8, 8))
     uneven = replace(balanced, stage_layers=(9, 9, 8, 6))
-    times = [
-        float(timed_on(architecture, task, x, pool).step_seconds)
-        for x in (balanced, listed, uneven)
-    ]
+    times = [float(timed_on(architecture, task, x, pool).step_seconds) for x in (balanced, listed, uneven)]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
     assert times[2] < times[1]
 
@@ -277,3 +274,34 @@ def test_every_gpu_has_every_constant() -> None:
 def test_constants_say_where_they_come_from(name: str) -> None:
     for constant in calibration(name).constants.values():
         assert constant.meaning and constant.origin and constant.unit
+
+
+def test_fp4_products_follow_the_fp4_peak() -> None:
+    """GB300 has the 16-bit and fp8 peaks of GB200 and one and a half times its fp4 peak: timings 4.5 and 5.6 PFLOP/s (gemm.csv)."""
+    rate = {g: kernels(g, precision="fp8", extra={"fp8_recipe": "nvfp4"})[0].gemm_flop_per_second for g in ("gb200", "gb300")}
+    assert 1.1 < rate["gb300"] / rate["gb200"] < 1.4
+    with pytest.raises(ValueError, match="fp4"):
+        kernels("h100-sxm-80g", precision="fp8", extra={"fp8_recipe": "nvfp4"})
+
+
+def test_ends_of_a_tile_take_as_long_in_fp8() -> None:
+    """Twice the rate halves the inner loop alone: short inner lengths gain less (gemm.csv, H100: k0 128 in 16 bits, 256 in fp8)."""
+    wide, narrow = kernels("h100-sxm-80g")[0], kernels("h100-sxm-80g", precision="fp8")[0]
+
+    def gain(k: float) -> float:
+        seconds = [float(product_seconds(r, r.gemm_flop_per_second, 8192.0, 8192.0, k, 1.0, 2.0, weight=False)[0]) for r in (wide, narrow)]
+        return seconds[0] / seconds[1]
+
+    assert gain(1024.0) < gain(4096.0) < gain(32768.0) < narrow.gemm_flop_per_second / wide.gemm_flop_per_second
+
+
+def test_joined_matrices_have_one_adapter() -> None:
+    """Megatron-LM's linear_qkv and linear_fc1: fewer thin products, the same trained elements."""
+    given = {"method": "lora", "lora_rank": 8, "lora_targets": ("q", "k", "v", "gate", "up")}
+    layout = Layout(degrees=Degrees(), choices=Choices())
+    counts = {}
+    for framework in ("megatron", "fsdp"):
+        ops = model_ops(load(LLAMA), Training(framework=framework, **given), layout).kinds[0][1]
+        counts[framework] = sum(len(op.gemm) for op in ops), sum(float(p.adapter) for op in ops for p in op.params)
+    assert counts["fsdp"][0] - counts["megatron"][0] == 2 * (2 + 1)
+    assert counts["fsdp"][1] == counts["megatron"][1]

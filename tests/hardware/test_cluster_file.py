@@ -94,6 +94,14 @@ def test_machines_of_ones_own(tmp_path: Path) -> None:
     assert any("the last server holds 4" in sentence for sentence in cluster.assumed)
 
 
+def test_fabric_above_the_servers(tmp_path: Path) -> None:
+    text = 'gpu = "H100"\nnodes = 64\noversubscription = 2\nleaf_servers = 32\nrails = true'
+    (pool,) = parse_cluster(_write(tmp_path, text)).pools
+    assert (pool.oversubscription, pool.leaf_servers, pool.rails) == (2.0, 32, True)
+    (plain,) = parse_cluster(_write(tmp_path, 'gpu = "H100"\nnodes = 64')).pools
+    assert (plain.oversubscription, plain.leaf_servers, plain.rails) == (1.0, None, False)
+
+
 def test_bare_gpu_name_takes_its_server(tmp_path: Path) -> None:
     assert parse_cluster(_write(tmp_path, 'gpu = "A100-80G"\nnodes = 4')).pools == parse_cluster("32xA100-80G").pools
     four = parse_cluster(_write(tmp_path, 'gpu = "A100-80G"\nnodes = 4\ngpus_per_node = 4'))
@@ -177,6 +185,12 @@ BAD_TEXT = [
     ('gpu = "A100-80G"\ncount = 8\nfree_memory = "nan GiB"', "not a finite size"),
     ('gpu = "A100-80G"\ncount = 8\nfree_memory = 0', "must be more than zero"),
     ('gpu = "A100-80G"\ncount = 8\noversubscription = inf', "is not a number between"),
+    ('gpu = "A100-80G"\ncount = 8\nleaf_servers = 0', "leaf_servers '0' must lie between 1 and 1048576"),
+    ('gpu = "A100-80G"\ncount = 8\nleaf_servers = 1.5', "leaf_servers '1.5' is not a whole number"),
+    ('gpu = "A100-80G"\ncount = 8\nleaf_server = 4', "unknown key 'leaf_server'; nearest: leaf_servers"),
+    ('gpu = "A100-80G"\ncount = 8\nrails = 8', "rails '8' must be true or false"),
+    ('gpu = "A100-80G"\nnodes = 4\nrails = true', "rails = true needs leaf_servers: the servers that the leaf of one rail joins"),
+    ('gpu = "A100-80G"\ncount = 8\noversubscription = 0.5', "must be 1 or more (NICs / fabric above them); try 1"),
     ('gpu = "A100-80G"\ncount = 8\nname = 5', "name must be a text"),
     ("gpu = 5\ncount = 8", "gpu: '5' must be a name or a table"),
     ("gpu = 1979-05-27\ncount = 8", "must be a name or a table"),

@@ -66,6 +66,7 @@ def make_time(step_seconds: float) -> TimeCost:
         hardware_flop=np.float64(2.1e17),
         stage_forward_seconds=np.float64(0.1),
         stage_backward_seconds=np.float64(0.2),
+        stage_weight_seconds=np.float64(0.1),
     )
 
 

@@ -198,6 +198,15 @@ def test_few_sources_share_a_wider_pool() -> None:
     assert "class tuned: 120 of 3 sources" in derive(members, "tuned", None).stated.rows
 
 
+def test_a_borrowed_band_is_not_narrowed_and_holds_what_the_class_has_shown() -> None:
+    """Sharp sources of other classes say little about a class of too few sources: their rows' spread stays, its own widens it."""
+    sharp = [r for s in "cde" for r in rows(s, [-0.02, 0.0, 0.02] * 20)]
+    few = derive([*sharp, *rows("a", [0.0] * 5, of="moe")], "moe", None)
+    assert few.ratio(0.9) == pytest.approx(math.exp(0.02), abs=1e-3)
+    shown = derive([*sharp, *rows("a", [-0.2, 0.0, 0.3] * 20, of="moe")], "moe", None)
+    assert shown.ratio(0.1) < math.exp(-0.15) and shown.ratio(0.9) > math.exp(0.25)
+
+
 def test_left_out_source_has_no_say() -> None:
     """The interval of a row is the same whatever its own source measured."""
     others = [r for s in "abcd" for r in rows(s, [0.0, 0.05, -0.05] * 10)]

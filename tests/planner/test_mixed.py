@@ -14,9 +14,10 @@ from cost_models.layout import Choices, Degrees, Layout
 from cost_models.numeric import num
 from cost_models.stages import Stages, stages
 from cost_models.throughput.collectives import fabric, send_seconds
+from cost_models.throughput.ranks import Chain
 from cost_models.throughput.simulate import Durations, seconds, simulate
 from cost_models.throughput.stagewise import line
-from cost_models.transformer import count_parameters
+from cost_models.transformer import count_parameters, model_ops
 from hardware.calibration import calibration
 from hardware.cluster import parse_cluster
 from hardware.spec import Cluster
@@ -47,8 +48,8 @@ SMALL: dict[str, Any] = {
     "framework": "megatron", "cp": 1, "recompute": "none", "offload": "none", "schedule": "1f1b", "sequence_parallel": False,
 }  # fmt: skip
 FSDP = {"framework": "fsdp"}
-ONCE = ("dp.reduce", "dp.gather", "optimizer.update", "host.between_steps")
-AFTER = ONCE[1:]
+ONCE = ("dp.reduce", "sp.gradients", "dp.gather", "optimizer.update", "host.between_steps")
+AFTER = ONCE[2:]
 
 
 def asked(**given: Any) -> Resolved:
@@ -109,13 +110,20 @@ def pipeline_step(cases: list[Case], owner: tuple[int, ...], layout: Layout, lin
     tokens = float(num(layout.degrees.micro_batch)) * cases[0].training.seq
     message = tokens * cases[0].architecture.hidden * 2.0 / float(num(layout.degrees.tp))
     sends = [
-        link.send_seconds(used[a], used[b], gpus, message) if a != b else float(send_seconds(fabric(used[a]), used[a].count, message))
+        link.send_seconds(used[a], used[b], gpus, message)
+        if a != b
+        else float(send_seconds(fabric(used[a]), Chain(stages=used[a].count / gpus, stride=float(gpus)), message))
         for a, b in zip(owner, owner[1:], strict=False)
     ]
+    tied = 0.0
+    if cases[0].architecture.tied_embeddings and owner[0] != owner[-1]:
+        rows = float(num(model_ops(cases[0].architecture, cases[0].training, layout).dims.vocab))
+        gradient = rows * cases[0].architecture.hidden * {"bf16": 4.0, "fp16": 2.0}[cases[0].training.precision]
+        tied = link.send_seconds(used[owner[0]], used[owner[-1]], gpus, gradient)
     f = np.array(forward) + np.array([*sends, sends[-1]])
     b = np.array(backward) + np.array([sends[0], *sends])
     there = line(layout, described, num(float(m)), (f, b, 0.0 * b), (0.0, 0.0, 0.0))
-    return straggled(float(num(schedule("1f1b").seconds(there)).reshape(-1)[0]) + sum(once.values()), list(used.values()))
+    return straggled(float(num(schedule("1f1b").seconds(there)).reshape(-1)[0]) + tied + sum(once.values()), list(used.values()))
 
 
 def brute_stages(resolved: Resolved) -> float:
@@ -283,9 +291,7 @@ def test_the_schedule_formula_agrees_with_its_event_simulation() -> None:
     times = [
         (float(f), float(b))
         for part in made.parts
-        for f, b in zip(
-            num(part.plan.cost.time.stage_forward_seconds), num(part.plan.cost.time.stage_backward_seconds), strict=True
-        )
+        for f, b in zip(num(part.plan.cost.time.stage_forward_seconds), num(part.plan.cost.time.stage_backward_seconds), strict=True)
     ]
     grid = made.parts[0].plan.layout.degrees
     stages_ = Durations(forward=[f for f, _ in times], backward=[b for _, b in times])

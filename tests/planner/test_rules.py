@@ -71,6 +71,17 @@ EXAMPLES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
         {"pp": 16, "vpp": 6, "schedule": "interleaved"},
         ("96", "exceed"),
     ),
+    ("rank_order_framework", {"framework": "deepspeed"}, {}, {"rank_order": 1}, ("tp-cp-ep-pp-dp", "try rank_order=tp-cp-ep-dp-pp")),
+    ("rank_order_framework", {"model": MIXTRAL, "framework": "nanotron"}, {"rank_order": 1}, {}, ("nanotron with experts",)),
+    (
+        "rank_order_experts",
+        {"model": MIXTRAL},
+        {"tp": 2, "pp": 2, "ep": 2, "rank_order": 1},
+        {"tp": 2, "pp": 2, "ep": 4, "rank_order": 1},
+        ("1 × 4", "2 × 1", "try ep=2"),
+    ),
+    ("rank_order_alone", {}, {"pp": 2, "dp": 16, "rank_order": 1}, {"dp": 32, "rank_order": 1}, ("pp=1", "dp=32")),
+    ("rank_order_better", {}, {"tp": 2, "pp": 4, "dp": 4, "rank_order": 1}, {"tp": 8, "pp": 2, "dp": 2, "rank_order": 1}, ("no group",)),
     (
         "interleaved_micro_batches",
         {},
@@ -211,7 +222,7 @@ def test_layouts_keep_and_break_each_rule(
     else:
         assert rule not in {b.rule for b in broken(c, layout(**bad))}
         assert all(part in law.given(c, layout(**bad)) for part in named)
-        fixed = case(given={law.reads[0]: 1}, **where)
+        fixed = case(given={(law.lifted_by or law.reads)[0]: 1}, **where)
         assert not law.binds(fixed)
 
 

@@ -133,6 +133,51 @@ def test_blank_cells(framework: str, detail: str, given: dict[str, Any], expecte
     assert {name: found[name] for name in expected} == expected
 
 
+DEEPSEEK = {"model": "DeepSeek-V3", "layers": 61, "hidden": 7168, "heads": 128, "experts": 256, "topk": 8, "tp": 1, "notes": "MLA"}
+QWEN = {"model": "Qwen3-30B-A3B", "layers": 48, "hidden": 2048, "heads": 32, "experts": 128, "topk": 8, **PARALLEL}
+RECIPES: list[tuple[str, dict[str, Any], dict[str, str | None]]] = [
+    # the source's words, cells, switches (None: not set)
+    ("NeMo", {**DEEPSEEK, "pp": 16, "num_gpus": 256, "date": "2025-06"}, {"moe_dispatcher": "alltoall", "capacity_padded": "yes"}),
+    ("NeMo", {**DEEPSEEK, "pp": 16, "num_gpus": 256, "date": "2025-09"}, {"moe_dispatcher": "deepep", "capacity_padded": None}),
+    ("Megatron-Bridge v0.1.0rc4", {**QWEN, "gpu": "B200", "precision": "fp8"}, {"cuda_graphs": "layers", "capacity_padded": "yes"}),
+    (
+        "Megatron-Bridge v0.4.0",
+        {**QWEN, "gpu": "GB300", "precision": "mxfp8"},
+        {"cuda_graphs": "moe_router,moe_preprocess", "moe_dispatcher": "hybridep"},
+    ),
+    ("Megatron-Bridge v0.6.0", {**QWEN, "gpu": "GB300", "precision": "mxfp8"}, {"cuda_graphs": "full", "moe_a2a_overlap": "yes"}),
+    ("Megatron-Bridge v0.6.0", {**QWEN, "gpu": "GB300", "precision": "bf16"}, {"cuda_graphs": None, "moe_a2a_overlap": None}),
+    ("Megatron-Bridge v0.4.0", {**QWEN, "gpu": "H100-80G", "precision": "fp8"}, {"fp8_param_gather": "yes", "moe_dispatcher": "alltoall"}),
+    ("Megatron-Bridge v0.4.0", {**QWEN, "gpu": "H100-80G", "precision": "bf16"}, {"fp8_param_gather": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("detail", "given", "expected"), RECIPES)
+def test_recipes_of_mixtures_of_experts(detail: str, given: dict[str, Any], expected: dict[str, str | None]) -> None:
+    """What the recipe files of a release set and its tables do not say, by model, card and type."""
+    found = read("megatron", detail, **given).training.extra
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_recipes_deal_deepseek_to_stages_with_a_light_last_one() -> None:
+    """`Et*4|(t*4|)*14tmL`: four layers a stage, one beside the multi-token-prediction module and the head."""
+    found = read("megatron", "Megatron-Bridge v0.4.0", **DEEPSEEK, pp=16, num_gpus=256, gpu="B200")
+    assert found.layout.stage_layers == (*(4,) * 15, 1) and found.training.mtp and found.architecture.mtp_layers == 1
+    assert found.layout.choices.recompute == "selective" and found.layout.choices.recompute_modules == ("mla_up_proj",)
+    interleaved = read("megatron", "Megatron-Bridge v0.4.0", **DEEPSEEK, pp=4, vpp=4, num_gpus=256)
+    assert interleaved.layout.stage_layers == (16, 16, 16, 13)
+
+
+def test_latent_attention_is_unfused_on_blackwell_before_its_kernel() -> None:
+    """cuDNN 9.11 (July 2025) brought the backward with head sizes 192 and 128 on Blackwell; Hopper had one."""
+    kinds = {
+        (gpu, date): read("megatron", "NeMo", **DEEPSEEK, pp=16, num_gpus=256, gpu=gpu, date=date).training.attention
+        for gpu in ("GB200", "H100-80G")
+        for date in ("2025-06", "2025-09")
+    }
+    assert [k for k, kind in kinds.items() if kind == "eager"] == [("GB200", "2025-06")]
+
+
 def test_every_framework_states_its_source() -> None:
     """Each entry names a repository or a file, and none runs under a regime that the cost models lack."""
     for name in framework_names():
@@ -200,3 +245,17 @@ def test_sums_by_hand(framework: str, detail: str, given: dict[str, Any], states
     found = read(framework, detail, **given)
     peak = float(num(cost(found.architecture, found.training, found.layout, found.pool).memory.peak_allocated_bytes))
     assert peak == pytest.approx(states + rest, rel=0.2), f"{peak / GIB:.1f} GiB, by hand {(states + rest) / GIB:.1f}"
+
+
+def test_an_unnamed_stack_fuses_and_overlaps_nothing() -> None:
+    unnamed = read("other", "in-house", tp=2, pp=1, dp=4).training
+    named = read("other", "Megatron-LM of ours", tp=2, pp=1, dp=4).training
+    assert unnamed.framework == named.framework == "megatron"
+    assert unnamed.extra["class"] == "eager" and "class" not in named.extra
+
+
+@pytest.mark.parametrize(
+    ("date", "precision", "compiled"), [("2024-04", "bf16", False), ("2024-04", "fp8", None), ("2025-06", "bf16", None)]
+)
+def test_torchtitan_of_2024_is_not_compiled(date: str, precision: str, compiled: bool | None) -> None:
+    assert read("torchtitan", date=date, precision=precision, **PARALLEL).training.compile is compiled

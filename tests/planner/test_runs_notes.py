@@ -159,3 +159,21 @@ def test_no_notes_no_facts() -> None:
     """A row of a user's own file without notes states nothing."""
     said = stated(Run(id="mine"))
     assert (said.facts, said.arguments) == ({}, {})
+
+
+def test_an_argument_ends_where_the_next_note_begins() -> None:
+    found = stated(Run(id="mine", notes="args: attention-backend=unfused; vocabulary 128,000; RMSNorm not fused"))
+    assert found.arguments["attention-backend"] == "unfused"
+    assert "norm_kernel" not in found.facts
+
+
+@pytest.mark.parametrize(
+    ("notes", "name", "value"),
+    [
+        ("flash-attention 2 and fused RMSNorm", "norm_kernel", "fused"),
+        ("flash-attention 1; fused MLP, dropout-add-norm and loss", "fused_cross_entropy", "yes"),
+        ("CHECKPOINT_POLICY SAVE_DOT_WITH_NO_BATCH_DIM", "recompute_policy", "SAVE_DOT_WITH_NO_BATCH_DIM"),
+    ],
+)
+def test_kernels_that_notes_name(notes: str, name: str, value: str) -> None:
+    assert stated(Run(id="mine", notes=notes)).facts[name] == value

@@ -65,11 +65,6 @@ def line_of(stages: int, m: float, vpp: float, times: list[tuple[float, float, f
     )
 
 
-def alone(stages: int, m: float, f: float, b: float, w: float) -> float:
-    """All micro-batches through one stage of the zero-bubble V."""
-    return m * (f + b) + (stages - 1.0) * (max(f, b - w, w) - min(f, b - w, w)) / 2.0
-
-
 def option(
     name: str,
     stages: int,
@@ -81,7 +76,7 @@ def option(
     level: int = 0,
 ) -> Option:
     f, b, w = time
-    taken = values(name, np.array([f]), np.array([b]), np.array([alone(stages, m, f, b, w)]))
+    taken = values(name, np.array([f]), np.array([b]), np.array([w]))
     return Option(layers=layers, values=(*(float(v[0]) for v in taken), *once), level=level)
 
 
@@ -91,9 +86,7 @@ def test_paths_are_the_schedules(drawn: tuple[str, int, float, float, list[tuple
     """What the solver minimises is the schedule's own formula; both bounds of it are bounds."""
     name, stages, m, vpp, times = drawn
     wanted = float(np.asarray(schedule(name).seconds(line_of(stages, m, vpp, times))))
-    chain = Chain(
-        stages=tuple((option(name, stages, m, t),) for t in times), layers=stages, nodes=nodes(name, stages, m, vpp, 0)
-    )
+    chain = Chain(stages=tuple((option(name, stages, m, t),) for t in times), layers=stages, nodes=nodes(name, stages, m, vpp, 0))
     assert objective(chain, (0,) * stages) == pytest.approx(wanted, rel=1e-12)
     f, b = (np.array([t[i] for t in times]) for i in (0, 1))
     floors = least_path(name, np.arange(stages, dtype=np.float64), stages, m, vpp, (f, b), (float(f.sum()), float(b.sum())))

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from cost_models.choices.schedules import names
 from cost_models.numeric import num
-from cost_models.throughput.simulate import Durations, Event, seconds
-from cost_models.throughput.simulate_two_way import TWO_WAY, simulate_two_way
+from cost_models.throughput.simulate import Durations, Event, seconds, simulate
 from planner.assess import Assessment, assess
 from planner.evaluate import plan as evaluated
 from planner.explain.passes import MOST_PASSES
@@ -92,7 +91,7 @@ def test_every_schedule_is_drawn_to_the_end_of_the_step(schedule: str, layers: t
     assert document["otherData"]["schedule"] == schedule
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "1f1b"])
+@pytest.mark.parametrize("schedule", names())
 def test_even_stages_are_drawn_as_long_as_they_take(schedule: str) -> None:
     """Closed form and simulation agree: nothing is drawn shorter, and nothing is filled in."""
     plan = scheduled(schedule, global_batch=128)
@@ -104,7 +103,7 @@ def test_even_stages_are_drawn_as_long_as_they_take(schedule: str) -> None:
 
 
 def _once(name: str) -> bool:
-    return name.startswith(("dp.", "optimizer.", "host.stragglers", "host.between"))
+    return name.startswith(("dp.", "sp.", "pp.tied", "optimizer.", "host.stragglers", "host.between"))
 
 
 def test_passes_wait_for_the_stage_before_them() -> None:
@@ -117,7 +116,7 @@ def test_passes_wait_for_the_stage_before_them() -> None:
     assert all(starts[stage, i] >= ends[stage - 1, i] - 1e-9 for stage, i in starts if stage)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "gpipe", "zb-v"])
+@pytest.mark.parametrize("schedule", names())
 def test_thousands_of_micro_batches_stay_a_small_file_and_say_so(schedule: str) -> None:
     plan = scheduled(schedule, global_batch=65536)
     assert plan.micro_batches == 65536
@@ -155,36 +154,28 @@ def _named(plan: Plan, name: str) -> list[Any]:
 PARTS = st.floats(0.1, 4.0)
 
 
-@settings(max_examples=60)
-@given(st.sampled_from(TWO_WAY), st.lists(st.tuples(PARTS, PARTS, PARTS), min_size=1, max_size=6), st.integers(1, 12))
-def test_two_way_schedules_run_every_pass_once_and_in_order(schedule: str, stages: list[tuple[float, float, float]], m: int) -> None:
+@settings(max_examples=150)
+@given(st.sampled_from(names()), st.lists(st.tuples(PARTS, PARTS, PARTS), min_size=1, max_size=6), st.integers(1, 12))
+def test_schedules_run_every_pass_once_and_in_order(schedule: str, stages: list[tuple[float, float, float]], m: int) -> None:
     forward, inputs, weight = zip(*stages, strict=True)
     backward = [i + w for i, w in zip(inputs, weight, strict=True)]
-    events = simulate_two_way(schedule, Durations(forward=forward, backward=backward, weight=weight), m)
+    m *= len(stages) if schedule == "interleaved" else 1
+    events = simulate(schedule, Durations(forward=forward, backward=backward, weight=weight), m, 2)
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for e in events:
         by_rank[e.stage].append(e)
     for mine in by_rank.values():
-        mine.sort(key=lambda e: e.start_seconds)
+        mine.sort(key=lambda e: (e.start_seconds, e.end_seconds))
         assert all(b.start_seconds >= a.end_seconds - 1e-9 for a, b in zip(mine, mine[1:], strict=False))
     when = {(e.stage, e.kind, e.chunk, e.micro_batch): e for e in events}
-    assert len(when) == len(events) == 3 * m * len(stages) * (2 if schedule == "zb-v" else 1)
+    assert len(when) == len(events)
+    assert sum(e.kind == "forward" for e in events) == m * len(stages) * (2 if schedule in ("zb-v", "interleaved") else 1)
     for (rank, kind, chunk, i), e in when.items():
         if kind != "forward":
-            before = when[rank, "forward" if kind == "backward" else "backward", chunk, i]
+            before = when[rank, "inputs" if kind == "weight" else "forward", chunk, i]
             assert e.start_seconds >= before.end_seconds - 1e-9
     work = max(sum(e.end_seconds - e.start_seconds for e in mine) for mine in by_rank.values())
     assert seconds(events) >= work - 1e-9
-
-
-def test_zero_bubble_v_has_no_bubble_with_equal_passes() -> None:
-    events = simulate_two_way("zb-v", Durations(forward=[2.0] * 4, backward=[4.0] * 4, weight=[2.0] * 4), 24)
-    assert seconds(events) <= 24 * 6.0 + 4 * 2.0
-
-
-def test_two_way_refuses_other_schedules() -> None:
-    with pytest.raises(ValueError, match="gpipe is not simulated; these are: zb-v, dualpipe"):
-        simulate_two_way("gpipe", Durations(forward=[1.0], backward=[2.0]), 2)
 
 
 FLAGS = ("--model", "30b", "--cluster", "32xA100-80G", "--framework", "megatron", "--tp", "4", "--pp", "4")

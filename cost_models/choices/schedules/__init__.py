@@ -1,6 +1,6 @@
 """Pipeline schedules, one file each, found by a folder scan.
 
-Every file defines NAME, SENTENCE, SOURCE and the functions of `Schedule`.
+Every file defines NAME, SENTENCE, SOURCE, CHUNKS and the functions of `Schedule`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
+    from cost_models.choices.orders import Place, Step
     from cost_models.choices.pipeline import Line
     from cost_models.numeric import Num
 
@@ -21,6 +22,14 @@ class Schedule(Protocol):
     NAME: str
     SENTENCE: str
     SOURCE: str
+    CHUNKS: int | None
+    """Chunks of each rank; None: as many as the layout says."""
+
+    def place(self, rank: int, chunk: int, ranks: int, chunks: int) -> Place:
+        """Return where a chunk of a rank stands on the way of its micro-batches."""
+
+    def order(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Step]:
+        """Return the passes of a rank in the order in which it runs them. Raises ValueError where the schedule has none."""
 
     def in_flight(self, stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
         """Return how many micro-batches' saved activations of the whole stage are alive at its peak (may be a fraction)."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.around import with_ways_around
+from cost_models.choices.orders import Pass, Step, alternating, around
 from cost_models.choices.pipeline import longest_path
 from cost_models.numeric import Num, num
 
@@ -15,6 +17,22 @@ if TYPE_CHECKING:
 NAME = "interleaved"
 SENTENCE = "1F1B over v model chunks a stage, which divides the bubble by v"
 SOURCE = "Narayanan et al. 2021 (arXiv 2104.04473), section 2.2; Megatron-LM core/pipeline_parallel/schedules.py"
+CHUNKS = None
+place = around
+
+
+def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Step]:
+    """Groups of p micro-batches go through one chunk after the other; rank i warms up with 2 (p - i - 1) + (v - 1) p passes.
+
+    Raises ValueError for micro-batches that are no multiple of the ranks.
+    """
+    if micro_batches % ranks:
+        raise ValueError(f"interleaving needs micro-batches in multiples of the {ranks} stages, not {micro_batches}")
+    groups = range(0, micro_batches, ranks)
+    turns = [(chunk, i) for first in groups for chunk in range(chunks) for i in range(first, first + ranks)]
+    forwards = [Pass("forward", chunk, i) for chunk, i in turns]
+    backwards = [Pass("backward", chunks - 1 - chunk, i) for chunk, i in turns]
+    return alternating(min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, len(turns)), forwards, backwards)
 
 
 def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
@@ -39,11 +57,11 @@ def layer_passes(stage: Num, layers: Num, pp: Num, vpp: Num, micro_batches: Num,
 
 
 def seconds(line: Line) -> Num:
-    """The longest path through the passes (cost_models.choices.pipeline): stage i warms up with 2 (p - i - 1) + (v - 1) p chunks.
+    """The longest path through the passes (cost_models.choices.pipeline and around): stage i warms up with 2 (p - i - 1) + (v - 1) p
+    chunks.
 
-    Exact for equal stages and m a multiple of p (the only case that Megatron runs), and nearly always where only embedding, head and
-    remaining layers make stages unequal; else a lower bound, for a path may also wrap around the stages. Other m wait for the last group.
+    Exact for any stages and m a multiple of p, the only case that Megatron runs; other m wait for the last group.
     """
     rest = line.micro_batches - np.floor(line.micro_batches / line.pp) * line.pp
     idle = np.where((rest > 0.0) & (line.pp > 1.0), (line.vpp - 1.0) * (line.pp - rest), 0.0)
-    return longest_path(line, 2.0, (line.vpp - 1.0) * line.pp, line.vpp, idle)
+    return with_ways_around(line, longest_path(line, 2.0, (line.vpp - 1.0) * line.pp, line.vpp, idle))

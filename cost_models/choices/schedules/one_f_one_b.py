@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.choices.orders import Pass, Step, alternating, around
 from cost_models.choices.pipeline import longest_path
 from cost_models.numeric import Num, num
 
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 NAME = "1f1b"
 SENTENCE = "after a warm-up each stage alternates one forward and one backward"
 SOURCE = "Narayanan et al. 2021 (arXiv 2104.04473), section 2.2"
+CHUNKS = 1
+place = around
+
+
+def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Step]:
+    """Warm up with one forward for each rank behind."""
+    m = range(micro_batches)
+    warm = min(ranks - 1 - rank, micro_batches)
+    return alternating(warm, [Pass("forward", 0, i) for i in m], [Pass("backward", 0, i) for i in m])
 
 
 def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:

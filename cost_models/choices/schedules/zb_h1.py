@@ -6,26 +6,47 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.choices.pipeline import longest
+from cost_models.choices.orders import Pass, Step, around
+from cost_models.choices.played import Recipe, played
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
     from cost_models.choices.pipeline import Line
 
 NAME = "zb-h1"
-SENTENCE = "1F1B with weight gradients split off and run in the bubble of the drain, at the memory of 1F1B"
-SOURCE = "Qi et al. 2023 (arXiv 2401.10241), section 2 and table 2"
+SENTENCE = "1F1B with weight gradients split off and run in the bubble of the drain, at the memory of 1F1B's first stage"
+SOURCE = "Qi et al. 2023 (arXiv 2401.10241), section 2 and table 2; PyTorch distributed/pipelining/schedules.py (ZB1P)"
+CHUNKS = 1
+place = around
+
+
+def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Step]:
+    """As 1F1B, with the weight gradients of rank i behind its input gradients by i micro-batches.
+
+    Source: PyTorch ScheduleInterleavedZeroBubble with one stage a rank; the quick start of sail-sg/zero-bubble-pipeline-parallelism
+    delays alike, and leaves the two gradients together where nothing waits between them.
+    """
+    warm = min(ranks - 1 - rank, micro_batches)
+    made: list[Step] = [(Pass("forward", 0, i),) for i in range(warm)]
+    for i in range(micro_batches):
+        made += [(Pass("forward", 0, warm + i),)] if warm + i < micro_batches else []
+        made.append((Pass("inputs", 0, i),))
+        made += [(Pass("weight", 0, i - rank),)] if i >= rank else []
+    return made + [(Pass("weight", 0, i),) for i in range(max(micro_batches - rank, 0), micro_batches)]
 
 
 def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
-    """As 1F1B: the first stage holds p micro-batches."""
-    return np.minimum(num(micro_batches), num(pp) - stage)
+    """p micro-batches on every stage (table 2): later stages warm up less and delay their weight gradients more."""
+    return np.minimum(num(micro_batches), num(pp) + 0.0 * num(stage))
 
 
 def seconds(line: Line) -> Num:
-    """As 1F1B with a bubble of (p - 1)(F + B - W) in place of (p - 1)(F + B + W), never negative. B: input gradients."""
-    stage = line.forward + line.backward
-    total = line.forward_sum + line.backward_sum
-    bubble = np.maximum(total - stage - 2.0 * (line.weight_sum - line.weight), 0.0)
-    through = total - line.weight_sum + (line.micro_batches - 1.0) * (stage - line.weight) + line.weight
-    return longest(np.maximum(line.micro_batches * stage + bubble, through))
+    """The longest path through the order, exact for any stages (cost_models.choices.played).
+
+    For equal stages with F = B = W (B: input gradients alone) the bubble is the paper's (p - 1)(F + B - W). Where they differ it may be
+    longer: the weight gradients of a rank then fill its gaps too early or too late.
+    """
+    return played(RECIPE, line)
+
+
+RECIPE = Recipe(order=order, place=place, chunks=CHUNKS, more=0, round=1)

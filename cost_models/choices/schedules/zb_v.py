@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.choices.pipeline import longest
+from cost_models.choices.orders import Kind, Pass, Place, Step, present
+from cost_models.choices.played import Recipe, played
 from cost_models.numeric import Num, num
 
 if TYPE_CHECKING:
@@ -14,19 +15,51 @@ if TYPE_CHECKING:
 
 NAME = "zb-v"
 SENTENCE = "two model chunks a stage in a V, weight gradients fill all bubbles, at the memory of 1F1B"
-SOURCE = "Qi et al. 2023 (arXiv 2401.10241), section 6; Qi et al. 2024 (arXiv 2405.15362)"
+SOURCE = "Qi et al. 2023 (arXiv 2401.10241), section 6; PyTorch distributed/pipelining/schedules.py (ScheduleZBVZeroBubble)"
+CHUNKS = 2
+
+
+def place(rank: int, chunk: int, ranks: int, chunks: int) -> Place:
+    """Down all ranks with the first chunk, up again with the second."""
+    position = rank if chunk == 0 else 2 * ranks - 1 - rank
+    return Place(way=0, position=position, last=position == 2 * ranks - 1, stage=rank, part=0.5)
+
+
+def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Step]:
+    """The order of PyTorch's ScheduleZBVZeroBubble, whatever the passes take: made for at least 2 p - 1 micro-batches, of which those
+    that there are not are left out."""
+    m, behind = max(2 * ranks - 1, micro_batches), ranks - rank
+    warm = 2 * ranks - 1 - rank
+    both: list[tuple[Kind, int]] = [("inputs", 0), ("weight", 0), ("forward", 1), ("inputs", 1), ("weight", 1)]
+    made: list[tuple[Kind, int]] = [("forward", 0)] * (2 * behind - 1)
+    made += [*both[2:3], ("forward", 0)] * rank
+    made += both[2:] * behind
+    for i in range(m - ranks):
+        made += [("forward", 0), *both] if warm + i < m else both
+    made += [both[0], both[3]] * rank
+    made += both[:2] * behind
+    made += [both[4]] * rank + [both[1]] * rank
+    count: dict[tuple[Kind, int], int] = {}
+    steps: list[Step] = []
+    for kind, chunk in made:
+        i = count[kind, chunk] = count.get((kind, chunk), -1) + 1
+        steps.append((Pass(kind, chunk, i),))
+    return present(steps, micro_batches)
 
 
 def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
-    """p micro-batches of the whole stage on every stage (2 p chunks of half a stage)."""
-    return np.minimum(num(micro_batches), num(pp) + 0.0 * num(stage))
+    """p micro-batches of the whole stage on every stage (2 p chunks of half a stage); fewer where there are fewer than 2 p - 1."""
+    down, up = 2.0 * num(pp) - 1.0 - stage, num(stage) + 1.0
+    return (np.minimum(micro_batches, down) + np.minimum(micro_batches, up)) / 2.0
 
 
 def seconds(line: Line) -> Num:
-    """No bubble where F = B = W; else each of the p - 1 steps of the fill leaves the longest less the shortest of half a stage."""
-    stage = line.forward + line.backward
-    inputs = line.backward - line.weight
-    most = np.maximum(np.maximum(line.forward, inputs), line.weight)
-    least = np.minimum(np.minimum(line.forward, inputs), line.weight)
-    bubble = (line.pp - 1.0) * (most - least) / 2.0
-    return longest(line.micro_batches * stage + bubble)
+    """The longest path through the order, exact for any stages (cost_models.choices.played).
+
+    No bubble of the first rank where F = B = W (B: input gradients alone), as in the paper: the step is m stages and p - 1 chunk
+    forwards of the fill. Unlike passes leave gaps, for the order stays: the paper's own scheduler would look for another one.
+    """
+    return played(RECIPE, line)
+
+
+RECIPE = Recipe(order=order, place=place, chunks=CHUNKS, more=2, round=1)
