@@ -13,8 +13,6 @@ from cost_models.choices.orders import most_held
 from cost_models.choices.pipeline import Line, longest_path
 from cost_models.choices.schedules import names, schedule
 from cost_models.throughput.simulate import Durations, Event, seconds, simulate
-from planner.bounds import SPLIT
-from planner.mixed.ways import convex_from
 
 TIMES = st.floats(0.1, 4.0)
 
@@ -224,21 +222,6 @@ def test_zero_bubble_v_has_none(f: float, p: int, more: int) -> None:
         assert min(e.start_seconds for e in mine) == pytest.approx(rank * f / 2.0)
         assert max(e.end_seconds for e in mine) == pytest.approx(rank * f / 2.0 + 3.0 * f * m)
     assert float(schedule("zb-v").seconds(line([f] * p, [2.0 * f] * p, [f] * p, m))) == pytest.approx((3.0 * m + (p - 1) / 2.0) * f)
-
-
-@pytest.mark.parametrize("name", SPLIT)
-@given(STAGES, st.integers(0, 12), st.integers(1, 9), st.integers(1, 9), st.integers(2, 4))
-@settings(deadline=None)
-def test_time_is_convex_in_the_micro_batches(
-    name: str, stages: list[tuple[float, float, float]], first: int, more: int, further: int, chunks: int
-) -> None:
-    """From so many on as `convex_from` says: a line through two counts is below the time of a third, which plans over pools rest on."""
-    p, given_stages = len(stages), apart(stages)
-    group = p if name == "interleaved" else 1
-    least = int(convex_from(name, p))
-    counts = [least + group * k for k in (first, first + more, first + more + further)]
-    a, b, c = (float(schedule(name).seconds(line(*given_stages, m, chunks))) for m in counts)
-    assert b <= (a * further + c * more) / (more + further) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", names())
