@@ -91,7 +91,7 @@ def decisive(architecture: Architecture, pp: Num, vpp: Num) -> npt.NDArray[np.fl
 
     First and last hold embedding and head. Among the others a later stage has fewer micro-batches in flight, so it matters only if it
     holds more layers of some kind than each stage before it: the second, and where kinds differ perhaps a few more. Rows with fewer
-    of them repeat the second.
+    of them repeat the second, so that positions never fall.
     """
     p = num(pp)
     column = p if p.ndim else p.reshape(1)
@@ -101,7 +101,7 @@ def decisive(architecture: Architecture, pp: Num, vpp: Num) -> npt.NDArray[np.fl
         chunks = np.broadcast_arrays(column, num(vpp) if p.ndim else num(vpp).reshape(1))
         pairs, inverse = np.unique(np.stack([c.reshape(-1) for c in chunks], axis=1), axis=0, return_inverse=True)
         records = [_records(architecture, int(a), int(b)) for a, b in pairs]
-        table = np.array([[*r, *(1,) * (max(map(len, records)) - len(r))] for r in records], dtype=np.float64)
+        table = np.array([[*(1,) * (max(map(len, records)) - len(r)), *r] for r in records], dtype=np.float64)
         more = table[inverse.reshape(-1)]
         columns += [np.minimum(more[:, k : k + 1] if p.ndim else more[0, k : k + 1], column - 1.0) for k in range(more.shape[1])]
     return np.concatenate([*columns, column - 1.0], axis=-1)
