@@ -34,7 +34,9 @@ def attention(
         weight(training, "v", h, kv_width),
         *((bias(q_width + 2.0 * kv_width),) if architecture.qkv_bias else ()),
     )
-    adapters = tuple(g for t, n in (("q", q_width), ("k", kv_width), ("v", kv_width)) for g in lora_gemms(training, t, d.tokens, h, n))
+    adapters = tuple(
+        g for t, n in (("q", q_width), ("k", kv_width), ("v", kv_width)) for g in lora_gemms(training, t, d.tokens, h, n)
+    )
     rotary = d.tokens * (q_width + kv_width) * d.act_bytes
     out_bias = (bias(h),) if architecture.attn_out_bias else ()
     return [

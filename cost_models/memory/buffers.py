@@ -156,7 +156,11 @@ def _step(training: Training, stack: Stack, regime: Regime, layout: Layout, s: S
         width = regime.master_bytes or regime.weight_bytes
         text = "copies of the updated parameters (torch foreach)"
         value = part * width * on_device * stack.foreach_copies
-        terms.append(Term(name="buffers.step_foreach", value=value, source="torch.optim _multi_tensor_adamw, traced", formula=text))
+        terms.append(
+            Term(
+                name="buffers.step_foreach", value=value, source="torch.optim _multi_tensor_adamw, traced", formula=text
+            )
+        )
     return tuple(terms)
 
 

@@ -256,7 +256,9 @@ class Pipeline:
                 return None
             busy = m * float(np.max((forward + backward)[at : at + n]))
             parts.append(
-                MixedPart(plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy)
+                MixedPart(
+                    plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy
+                )
             )
             at += n
         training = parts[0].plan.training
@@ -288,3 +290,4 @@ class Pipeline:
                 formula="pipeline - micro-batches x slowest stage",
             ),
         ]
+

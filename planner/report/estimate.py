@@ -25,7 +25,9 @@ _VERDICTS = {
 MOST_STAGES = 12
 
 
-def estimate_lines(plan: Plan, misses: Sequence[NearMiss], said: Sequence[str], look: Look, explained: Collection[str] = ()) -> list[str]:
+def estimate_lines(
+    plan: Plan, misses: Sequence[NearMiss], said: Sequence[str], look: Look, explained: Collection[str] = ()
+) -> list[str]:
     """Return all but the opening; what is explained below (`memory`, `time`) is told in short."""
     t = plan.cost.time
     verdict = f"{layout_name(plan.layout)}: {_VERDICTS[plan.verdict].format(chance(plan.fit_probability))}, {memory_range(plan)}"
