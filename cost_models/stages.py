@@ -90,7 +90,7 @@ def decisive(architecture: Architecture, pp: Num, vpp: Num) -> npt.NDArray[np.fl
 
     First and last hold embedding and head. Among the others a later stage has fewer micro-batches in flight, so it matters only if it
     holds more layers of some kind than each stage before it: the second, and where kinds differ perhaps a few more. Rows with fewer
-    of them repeat the second.
+    of them repeat the second, so that positions never fall.
     """
     return _decided(architecture, num(pp), num(vpp))[0]
 

@@ -1,13 +1,14 @@
 """Interleaved 1F1B: the paths that go round the stages, from the last to the next chunk of the first (and backward the other way).
 
 In passes of a chunk, with p stages of v chunks, N = m v passes of each kind, and stage i warming up with w_i = 2 (p - 1 - i) + (v - 1) p
-of them, the path of cost_models.choices.pipeline is not the longest where the last stage is not the slowest:
+of them, the path of cost_models.choices.pipeline may not be the longest where the last stage is not the slowest:
 (1) a forward of the last stage leads to that of the first stage p passes later, except in the last p of every v p passes. So a path may
     pass the warm-up of stage i at the pace of the slowest forward of all stages, not only of those up to i, at the cost of one way round;
 (2) from the last stage it may go on to a stage j before it in the same way, where the second group of v p passes begins, and to the first
     stage where the last group can, in place of going up by backwards;
 (3) with m = p the first stages have all their forwards before their first backward (w_i >= N - 1): it may rest in all of one kind there.
-Likewise for the drain, with forward and backward exchanged.
+Likewise for the drain, with forward and backward exchanged. All of these are paths, so that the longest is no longer than the time; that
+there is none beside them was found by comparing with the event simulation (tests/cost_models/test_schedules_time.py), not proved.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class _Ways:
 
     passes: list[Array]
     """Seconds of one pass."""
-    sum: Array
+    total: Array
     """Over all stages."""
     all_round: Array
     """All passes but one, by rests at the slowest stage and one way round; 0 where there is no other chunk."""
@@ -174,7 +175,7 @@ class _Ways:
         for x in turn[-2::-1]:
             way.insert(0, np.maximum(way[0], x))
         all_round = np.where(chunked, total + (last - pp) * slowest[-1], 0.0)
-        return cls(passes=passes, sum=total, all_round=all_round, last=last, turn=turn, way=way)
+        return cls(passes=passes, total=total, all_round=all_round, last=last, turn=turn, way=way)
 
     def rest(self, able: list[npt.NDArray[np.bool_]]) -> Array:
         """Return the longest that all passes but one take at a stage that is able to rest."""
@@ -186,4 +187,4 @@ class _Ways:
         best = 0.0 * index
         for s, w, way in zip(stages, warm, self.way, strict=True):
             best = np.maximum(best, np.where(w <= index, way - s.reached + (index - w) * s.time, 0.0))
-        return self.sum + best
+        return self.total + best

@@ -1,4 +1,4 @@
-"""What a schedule needs to know of a pipeline to say how long it takes, and the longest path through 1F1B and its interleaved form.
+"""What a schedule needs to know of a pipeline to say how long it takes, and the longest path through 1F1B, interleaved or not.
 
 The passes of all stages form a graph: a stage runs its passes in a fixed order, and a pass waits for its input. The time is the longest
 path. A path goes down the stages by forwards, turns at a stage into its backward, goes up, turns again, and so on. A turn from forward to
@@ -9,6 +9,8 @@ With T = forward + backward, u = min(w, M - 1), M passes of each kind, and i, k 
 
     time = max over j, i, k of  T_0 + … + T_{j-1} + (M - u_j) T_j
                               + (T_{j+1} + … + T_i) + u_i max(f_0..f_i) + (T_{j+1} + … + T_k) + u_k max(b_0..b_k)
+
+Interleaved stages have more paths: from the last stage a pass leads to the first stage's next chunk (cost_models.choices.around).
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ NO_PLAN = 3
 @request_options
 @wish_options
 @click.option("--top", type=click.IntRange(1, 1000), metavar="N", help="Plans to show.  [default: 10]")
-@click.option("--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far.")
+@click.option(
+    "--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far."
+)
 @explain_options
 @export_options
 @output_options

@@ -64,7 +64,9 @@ def check_questions(options: Mapping[str, Any]) -> None:
         raise Failure(lines, exit_code=2)
 
 
-def answered(resolved: Resolved, result: SearchResult, options: Mapping[str, Any], progress: Callable[[str], None] | None) -> Answers:
+def answered(
+    resolved: Resolved, result: SearchResult, options: Mapping[str, Any], progress: Callable[[str], None] | None
+) -> Answers:
     """Return what was asked beside the ranking. Raises Failure (exit 2) where --why names values that do not exist."""
     from dataclasses import replace
 

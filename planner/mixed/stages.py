@@ -257,7 +257,9 @@ class Pipeline:
                 return None
             busy = m * float(np.max((forward + backward)[at : at + n]))
             parts.append(
-                MixedPart(plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy)
+                MixedPart(
+                    plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy
+                )
             )
             at += n
         training = parts[0].plan.training
@@ -296,3 +298,4 @@ class Pipeline:
             ),
             *([tied] if self.tied_seconds else []),
         ]
+

@@ -2,7 +2,8 @@
 
 A row's time depends on the share only through its micro-batches m = share / (micro-batch × dp). Every row is evaluated at a few shares;
 between them its time is bounded from below: forward and backward of a pipeline are a maximum of lines in m (cost_models/choices/schedules),
-hence convex for m >= pp, so that a line through two evaluated points lies below outside them. Without a pipeline it is that line.
+hence convex once there are so many that all of them count (`convex_from`), so that a line through two evaluated points lies below outside
+them. Without a pipeline it is that line.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from math import lcm
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.choices.schedules import zb_v
 from cost_models.layout import Layout
 from cost_models.numeric import num
 from planner.case import Case
@@ -43,6 +45,8 @@ class Ways:
     """micro-batch × dp, (R,)."""
     stages: Array
     """pp, (R,)."""
+    convex: Array
+    """Micro-batches from which the time is convex in them, (R,)."""
     counts: Array
     """Micro-batches at the evaluated shares, ascending, (R, P)."""
     before: Array
@@ -63,7 +67,7 @@ class Ways:
             counts = np.take_along_axis(np.concatenate([counts, more[0]], axis=1), order, axis=1)
             before = np.take_along_axis(np.concatenate([before, more[1]], axis=1), order, axis=1)
         m = shares[None, :] / self.step[rows, None]
-        lines = _lines(m, counts, before, self.stages[rows], self.grain[rows] / self.step[rows])
+        lines = _lines(m, counts, before, self.stages[rows], self.convex[rows], self.grain[rows] / self.step[rows])
         low = np.maximum(lines, _monotone(m, counts, before))
         return np.where(np.mod(shares[None, :], self.grain[rows, None]) == 0.0, np.maximum(low, 0.0), np.inf)
 
@@ -72,7 +76,7 @@ Points = tuple[Array, Array]
 """(counts, before) of one row, (1, P) each."""
 
 
-def _lines(m: Array, counts: Array, before: Array, stages: Array, group: Array) -> Array:
+def _lines(m: Array, counts: Array, before: Array, stages: Array, settled: Array, group: Array) -> Array:
     """Bound by the lines through neighbouring points: outside them, or anywhere without a pipeline. Points that hold no whole `group` of
     micro-batches are left out: an interleaved schedule idles there."""
     low = np.full(m.shape, -np.inf)
@@ -84,11 +88,19 @@ def _lines(m: Array, counts: Array, before: Array, stages: Array, group: Array) 
             continue
         finite = np.where(known[:, None], before[:, i : i + 2], 0.0)
         line = finite[:, :1] + (finite[:, 1:] - finite[:, :1]) / np.where(known[:, None], right - left, 1.0) * (m - left)
-        convex = known & (counts[:, i] >= stages)
-        outside = ((m <= left) | (m >= right)) & (m >= stages[:, None])
+        convex = known & (counts[:, i] >= settled)
+        outside = ((m <= left) | (m >= right)) & (m >= settled[:, None])
         valid = (known & (stages <= 1.0))[:, None] | (convex[:, None] & outside)
         low = np.where(valid, np.maximum(low, line * (1.0 - TOLERANCE)), low)
     return low
+
+
+def convex_from(schedule: str, stages: float) -> float:
+    """Return the micro-batches from which the time of a schedule is convex in them: then every path that counts is there, and each takes
+    as much longer for every (group of) micro-batches more."""
+    if schedule == "interleaved":
+        return 3.0 * stages
+    return 2.0 * stages + zb_v.RECIPE.more if schedule == zb_v.NAME else stages
 
 
 def _monotone(m: Array, counts: Array, before: Array) -> Array:
@@ -168,6 +180,7 @@ def _pruned(case: Case, pieces: list[_Piece]) -> Ways:
     stages = np.array([float(num(x.pp)) for x in d])
     grouped = np.array([layout.choices.schedule == "interleaved" for layout in layouts])
     grain = np.where(grouped, step * stages, step)
+    convex = np.array([convex_from(layout.choices.schedule, pp) for layout, pp in zip(layouts, stages, strict=True)])
     everything = np.concatenate([before, after[:, None]], axis=1)
     keep = np.arange(len(grain)) if case.wishes else np.sort(_unbeaten(grain, everything))
     return Ways(
@@ -176,6 +189,7 @@ def _pruned(case: Case, pieces: list[_Piece]) -> Ways:
         grain=grain[keep],
         step=step[keep],
         stages=stages[keep],
+        convex=convex[keep],
         counts=counts[keep],
         before=before[keep],
         after=after[keep],

@@ -170,6 +170,18 @@ def test_a_batch_equals_its_layouts_bit_for_bit(family: dict[str, Any]) -> None:
             assert alone.hfu == np.asarray(together.hfu)[i]
 
 
+@pytest.mark.parametrize("model", ["llama-4-maverick", "deepseek-v3", "gemma-3-27b"])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-v", "dualpipe"])
+def test_a_batch_equals_its_layouts_where_layers_differ(model: str, schedule: Any) -> None:
+    """Rows whose stages differ in how many of them count (`decisive`) share one batch."""
+    sizes = [(pp, vpp) for pp in (4, 5, 6, 8, 10, 12, 16) for vpp in ((2, 3) if schedule == "interleaved" else (1,)) if pp * vpp <= 48]
+    degrees = {"pp": column([float(pp) for pp, _ in sizes]), "vpp": column([float(vpp) for _, vpp in sizes])}
+    given: dict[str, Any] = {"model": model, "cluster": "64xH100-80G", "choices": Choices(schedule=schedule), "global_batch": 240}
+    together = np.asarray(timed(**given, degrees=degrees).step_seconds)
+    for (pp, vpp), step in zip(sizes, together, strict=True):
+        assert timed(**given, degrees={"pp": float(pp), "vpp": float(vpp)}).step_seconds == step
+
+
 def test_stage_seconds_cover_every_stage() -> None:
     cost = timed(every=True, degrees={"tp": 1.0, "pp": 8.0, "dp": 4.0})
     forward = np.asarray(cost.stage_forward_seconds)

@@ -291,7 +291,9 @@ def test_the_schedule_formula_agrees_with_its_event_simulation() -> None:
     times = [
         (float(f), float(b))
         for part in made.parts
-        for f, b in zip(num(part.plan.cost.time.stage_forward_seconds), num(part.plan.cost.time.stage_backward_seconds), strict=True)
+        for f, b in zip(
+            num(part.plan.cost.time.stage_forward_seconds), num(part.plan.cost.time.stage_backward_seconds), strict=True
+        )
     ]
     grid = made.parts[0].plan.layout.degrees
     stages_ = Durations(forward=[f for f, _ in times], backward=[b for _, b in times])

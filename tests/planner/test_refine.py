@@ -96,7 +96,9 @@ def every_layout(case: Case) -> Iterator[Layout]:
         counts = product(*(range(n + 1) for n in held)) if recompute == "full" and megatron else [held]
         for again in counts:
             degrees = Degrees(**{**{n: getattr(d, n) for n in Degrees.__dataclass_fields__}, "offload_fraction": part})
-            yield Layout(degrees=degrees, choices=choices, stage_layers=held, stage_recompute=tuple(again) if recompute == "full" else None)
+            yield Layout(
+                degrees=degrees, choices=choices, stage_layers=held, stage_recompute=tuple(again) if recompute == "full" else None
+            )
 
 
 def brute(resolved: Resolved) -> float:

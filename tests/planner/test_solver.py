@@ -1,4 +1,4 @@
-"""CP-SAT and the labels against exhaustive enumeration; the paths against the schedules; scaling; determinism."""
+"""CP-SAT and the labels against exhaustive enumeration; paths and bounds against the schedules; scaling; determinism."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cost_models.choices.schedules import schedule
 from planner import labels as labels_module
 from planner.bounds import SPLIT, longest_path_part
 from planner.labels import NEVER, RULES, least
+from planner.mixed.ways import convex_from
 from planner.paths import VALUES, nodes, passes, values
 from planner.paths import least as least_path
 from planner.solver.chain import MAX_VALUE, NODE, Chain, Node, Option, ScaleError, Solution, objective, quantum_for, slack
@@ -93,6 +94,19 @@ def test_paths_are_the_schedules(drawn: tuple[str, int, float, float, list[tuple
     assert np.all(floors <= wanted * (1.0 + 1e-9))
     if name in ("1f1b", "interleaved"):
         assert longest_path_part(name, stages, int(m), vpp) * float((f + b).sum()) <= wanted * (1.0 + 1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(stage_times(), st.integers(0, 12), st.integers(1, 9), st.integers(1, 9))
+def test_time_is_convex_in_the_micro_batches(
+    drawn: tuple[str, int, float, float, list[tuple[float, float, float]]], first: int, more: int, further: int
+) -> None:
+    """From so many on as `convex_from` says: what bounds the shares of unlike pools rests on it."""
+    name, stages, _, vpp, times = drawn
+    group = stages if name == "interleaved" else 1
+    counts = [convex_from(name, stages) + group * k for k in (first, first + more, first + more + further)]
+    a, b, c = (float(np.asarray(schedule(name).seconds(line_of(stages, m, vpp, times)))) for m in counts)
+    assert b <= (a * further + c * more) / (more + further) * (1.0 + 1e-9)
 
 
 @st.composite

@@ -78,7 +78,9 @@ def points(g: Group, v: int, i: int) -> list[Layout]:
 
 
 def rows(found: list[Group]) -> list[tuple[Any, ...]]:
-    return [name(p) for g in found for v in range(len(g.variants)) for i in np.flatnonzero(g.lawful[v]) for p in points(g, v, int(i))]
+    return [
+        name(p) for g in found for v in range(len(g.variants)) for i in np.flatnonzero(g.lawful[v]) for p in points(g, v, int(i))
+    ]
 
 
 @pytest.mark.parametrize("request_", SMALL, ids=lambda r: f"{r['framework']} {r['model']}")

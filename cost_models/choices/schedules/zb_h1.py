@@ -43,8 +43,8 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 def seconds(line: Line) -> Num:
     """The longest path through the order, exact for any stages (cost_models.choices.played).
 
-    For equal stages with F = B = W (B: input gradients alone) the bubble is the paper's (p - 1)(F + B - W). Where they differ it may be
-    longer: the weight gradients of a rank then fill its gaps too early or too late.
+    For equal stages and at least p micro-batches the bubble is the paper's (p - 1)(F + B - W) (B: input gradients alone), where W is no
+    longer than F and B; a longer one outlasts the waits that it fills.
     """
     return played(RECIPE, line)
 

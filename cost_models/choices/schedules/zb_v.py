@@ -54,10 +54,11 @@ def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
 
 
 def seconds(line: Line) -> Num:
-    """The longest path through the order, exact for any stages (cost_models.choices.played).
+    """The longest path through the order, exact for any stages (cost_models.choices.played), where each chunk takes half of its stage.
 
-    No bubble of the first rank where F = B = W (B: input gradients alone), as in the paper: the step is m stages and p - 1 chunk
-    forwards of the fill. Unlike passes leave gaps, for the order stays: the paper's own scheduler would look for another one.
+    With F = B = W (B: input gradients alone) no rank waits once it has begun, as in the paper, and the step is m stages and the p - 1
+    chunk forwards until the last rank begins. Unlike passes leave gaps, for the order stays: the paper's own scheduler would look for
+    another one for the passes that it has measured.
     """
     return played(RECIPE, line)
 
