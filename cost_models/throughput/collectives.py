@@ -81,6 +81,8 @@ class Routing:
     groups: float = 1.0
     """Groups of experts, of which a token's are in `topk_groups` at most."""
     topk_groups: float = 1.0
+    neighbours: int = 0
+    """Experts in all where a token's are neighbours (a forced balance in turns); 0: any may meet."""
 
 
 def links_assumed(pool: Pool) -> tuple[str, ...]:
@@ -269,9 +271,14 @@ def _visited(places: Num, routing: Routing) -> Num:
     """Part of a token's copies that travel: of k places a token with c copies visits k (1 − (1 − 1/k)^c).
 
     Group-limited routing leaves it the places of the groups it chose: the chosen part where a group spans places, and where a place
-    holds several groups the chance that one of them is chosen.
+    holds several groups the chance that one of them is chosen. Neighbours that are dealt in turns straddle places of w experts in
+    c / w of the windows, less where windows and places begin together.
     """
     k = num(places)
+    if routing.neighbours:
+        held = np.maximum(routing.neighbours // k, 1.0)
+        together = np.gcd(int(routing.copies), np.asarray(held, dtype=np.int64)).astype(np.float64)
+        return np.minimum((1.0 + (routing.copies - together) / held) / routing.copies, 1.0)
     among = k
     if routing.groups > 1.0:
         missed: Num = 1.0

@@ -114,7 +114,7 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
         groups=groups,
         imbalance=np.where(num(d.ep) > 1.0, uneven, 1.0),
         clamped=architecture.family == "gpt_oss",
-        routing=_routing(architecture),
+        routing=_routing(architecture, training),
         local_experts=0.0 if architecture.moe is None else architecture.moe.num_experts / num(d.ep),
         traffic=traffic(architecture, training, stack),
         act_bytes=4.0 if training.precision == "fp32" else 2.0,
@@ -123,10 +123,13 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
     )
 
 
-def _routing(architecture: Architecture) -> Routing:
+def _routing(architecture: Architecture, training: Training) -> Routing:
     m = architecture.moe
     if m is None:
         return Routing()
+    if training.balanced_routing and training.framework == "torchtitan":
+        # _debug_force_load_balance_routing of torchtitan and FakeBalancedGate of AutoModel deal the experts in turns (Megatron draws).
+        return Routing(copies=float(m.topk), neighbours=m.num_experts)
     return Routing(copies=float(m.topk), groups=float(m.groups), topk_groups=float(m.topk_groups))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -153,6 +154,20 @@ def test_expert_exchange_inside_a_domain_sends_a_token_once_to_a_rank(size: int,
     moved = float(dispatch_seconds(placed, 1e9, routing)) - float(placed.exchange_base_seconds)
     whole = float(collective_seconds(placed, "all_to_all", 1e9)) - float(placed.exchange_base_seconds)
     assert moved / whole == pytest.approx(np.mean(sent) / copies, rel=0.04)
+
+
+@pytest.mark.parametrize(("experts", "size", "copies"), [(128, 8, 8), (256, 64, 8), (384, 32, 8), (128, 64, 4), (64, 64, 8), (60, 4, 4)])
+def test_experts_dealt_in_turns_meet_on_few_ranks(experts: int, size: int, copies: int) -> None:
+    """A forced balance that gives token i the experts ci, ci + 1, …: counted over a whole turn."""
+    dealt = np.arange(experts * copies).reshape(-1, copies) % experts // (experts // size)
+    sent = np.mean([len(set(ranks)) for ranks in dealt])
+    placed = place(fabric(pool("64xB200")), Group(size=float(size), stride=1.0))
+    turns, drawn = Routing(copies=float(copies), neighbours=experts), Routing(copies=float(copies))
+    placed = replace(placed, nodes=np.float64(1.0), network_exchange_seconds_per_byte=np.float64(0.0))
+    moved = float(dispatch_seconds(placed, 1e9, turns)) - float(placed.exchange_base_seconds)
+    whole = float(placed.exchange_seconds_per_byte) * 1e9
+    assert moved / whole == pytest.approx(sent / copies)
+    assert moved <= float(dispatch_seconds(placed, 1e9, drawn)) or size == experts
 
 
 TABLE_7 = [
