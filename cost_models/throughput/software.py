@@ -32,6 +32,7 @@ SWITCHES = {
     "moe_dispatcher": "deepep or hybridep (a token goes once to each server), alltoall or allgather",
     "capacity_padded": "yes: every expert gets as many tokens, so that the host need not wait for the router",
     "norm_kernel": "fused: one kernel per norm where the code base has several",
+    "fused_qkv": "yes: q, k and v are one matrix, with one adapter",
     "rope_fusion": "yes or no: one kernel for the rotary embedding",
     "swiglu_kernels": "single or fused: kernels of a gated activation",
     "fsdp_mixed_precision": "PURE: gradients are reduced in 16 bits (else in fp32)",
