@@ -58,6 +58,7 @@ SWITCHES: dict[str, Switch] = {
     "fp8_recipe": Switch(sentence="how fp8 operands are scaled", values=("delayed", "current", "blockwise", "mxfp8", "nvfp4")),
     "float8_gather": Switch(sentence="FSDP gathers weights in fp8", values=ON_OFF),
     "norm_kernel": Switch(sentence="one kernel for a norm where the code base has several", values=("fused",)),
+    "fused_qkv": Switch(sentence="q, k and v are one matrix, with one adapter", values=("yes",)),
     "rope_fusion": Switch(sentence="one kernel for the rotary embedding", values=ON_OFF),
     "swiglu_kernels": Switch(sentence="kernels of a gated activation", values=("single", "fused")),
     "fsdp_mixed_precision": Switch(sentence="PURE: gradients are reduced in 16 bits, else in fp32", values=("PURE", "DEFAULT")),

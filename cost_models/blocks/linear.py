@@ -65,9 +65,9 @@ def bias(elements: Num, *, kind: str = "linear") -> Params:
 
 def joint_lora_gemms(training: Training, widths: tuple[tuple[str, Num], ...], tokens: Num, inputs: Num) -> tuple[Gemm, ...]:
     """Return the products of the adapters of matrices with a common input: Megatron-LM joins the matrices (linear_qkv, linear_fc1), and so
-    one adapter serves them all; elsewhere each has its own."""
-    joined = training.framework in MEGATRON and all(target in training.lora_targets for target, _ in widths)
-    if not joined:
+    one adapter serves them all; elsewhere each has its own, unless `training.extra` says `fused_qkv` (a code base's q, k, v are one)."""
+    joined = training.framework in MEGATRON or widths[0][0] == "q" and training.extra.get("fused_qkv") == "yes"
+    if not joined or any(target not in training.lora_targets for target, _ in widths):
         return tuple(g for target, width in widths for g in lora_gemms(training, target, tokens, inputs, width))
     first, *others = (width for _, width in widths)
     outputs = first
