@@ -52,7 +52,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
     vpp, held = held_layers(run, said, habits.pipeline_layouts, assumed)
     zero, group = _sharding(run, said, habits, dp, assumed)
     recompute, modules, depth = _recompute(run, said, habits, zero, dp, assumed)
-    offload, kept = _offload(run, habits, recompute)
+    offload, kept = _offload(run, habits, recompute, assumed)
     ep = run.ep or 1
     degrees = Degrees(
         tp=float(run.tp),
@@ -147,9 +147,11 @@ def modules_of(said: Stated, usual: tuple[str, ...] = ()) -> tuple[str, ...]:
     return known or usual or ("core_attn",)
 
 
-def _offload(run: Run, habits: Habits, recompute: str) -> tuple[Any, float]:
+def _offload(run: Run, habits: Habits, recompute: str, assumed: Assumptions) -> tuple[Any, float]:
     """What of the states lives on the host, and the part of the layers whose activations do."""
-    parts = [part for part in run.offload.split("+") if part and part != "none"]
+    if not run.offload and habits.offload:
+        assumed.note("offload", habits.offload, "of the recipes")
+    parts = [part for part in (run.offload or habits.offload).split("+") if part and part != "none"]
     kept = habits.activation_offload if not run.offload and recompute == "full" else 0.0
     if not run.offload and habits.offloaded_layers:
         kept = min(1.0, habits.offloaded_layers / (run.layers or 1))

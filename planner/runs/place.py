@@ -38,10 +38,16 @@ def _server(name: str) -> Node:
     return load_node(name)
 
 
+HALVES: dict[str, str] = {"mi250x": "mi250x-gcd"}
+"""Card of two devices -> one of them, which is what torch counts as a GPU (AMD Instinct MI250X: two GCDs)."""
+
+
 def gpu(run: Run) -> Gpu:
-    """Return the row's accelerator. Raises Unfit for one that the catalogue lacks."""
+    """Return the row's accelerator: half a card where a server has more of them than cards. Raises Unfit for one that the catalogue lacks."""
     try:
-        return _gpu(run.gpu)
+        card = _gpu(run.gpu)
+        halved = card.id in HALVES and (run.gpus_per_node or 0) > (card.gpus_per_node or 0)
+        return _gpu(HALVES[card.id]) if halved else card
     except UnknownName as error:
         raise Unfit(f"unknown GPU: {error}") from None
 
