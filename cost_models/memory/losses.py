@@ -64,8 +64,8 @@ def loss_bytes(training: Training, stack: Stack, d: Dims) -> Num:
     """Return the bytes of logits alive at the peak of the loss, on the stage with the head.
 
     Switches of `training.extra`:
-    `loss_kernel`: in-place or flash. `loss_chunks`: chunks of a chunked loss; `loss_logits` = kept: made before it. `loss_chunk_tokens`, `loss_chunk_logits`: the one chunk that
-    a fused loss has alive.
+    `loss_kernel`: in-place or flash. `loss_chunks`: chunks of a chunked loss; `loss_logits` = kept: the head has made all before.
+    `loss_chunk_tokens`, `loss_chunk_logits`: the one chunk that a fused loss has alive.
     """
     logits, named = d.tokens * d.vocab, training.extra
     kernel = named.get("loss_kernel")

@@ -115,7 +115,7 @@ def _sharding(run: Run, said: Stated, habits: Habits, dp: int, assumed: Assumpti
 def _sequence_parallel(run: Run, habits: Habits, assumed: Assumptions) -> bool:
     if run.sequence_parallel is not None:
         return run.sequence_parallel
-    used = since(run, habits.sequence_parallel_since) and habits.sequence_parallel_since != "9999"
+    used = since(run, habits.sequence_parallel_since)
     if (run.tp or 1) > 1:
         assumed.note("sequence_parallel", "yes" if used else "no", "by framework and date")
     return used
