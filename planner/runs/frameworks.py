@@ -252,9 +252,13 @@ def habits(framework: str, at: Setting) -> Habits | None:
             extra |= item.extra
     if entry.trainer and host in _SHARDERS:
         changes |= {"runs_as": host, "regime": host, "zero": table[host].zero}
+    if entry.trainer and changes.get("runs_as") == "fsdp":
+        extra |= ACCELERATE_FSDP
     return entry.model_copy(update={**changes, "extra": extra})
 
 
+ACCELERATE_FSDP = {"reduce_dtype": "16bit"}
+"""accelerate's FSDP plugin reduces gradients in the compute type (accelerate utils/dataclasses.py, set_mixed_precision: reduce_dtype)."""
 _SHARDERS = ("deepspeed", "fsdp")
 _HOSTS = ("hf", *_SHARDERS)
 """Frameworks under which a trainer of Hugging Face models may run."""

@@ -150,6 +150,7 @@ FACTS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("axolotl", "", {"method": "sft", "num_gpus": 1}, {"optimizer": "adam8bit", "paged_optimizer": "yes"}),
     ("axolotl", "", {"method": "lora", "num_gpus": 1}, {"optimizer": "adam8bit", "paged_optimizer": None}),
     ("axolotl", "liger", {"method": "sft", "sharding": "fsdp"}, {"optimizer": "adamw", "foreach": False, "loss": "fused"}),
+    ("llama-factory", "", {"method": "sft", "sharding": "fsdp"}, {"framework": "fsdp", "regime": "fsdp", "reduce_dtype": "16bit"}),
     # trl trainer/utils.py: dtype auto in 0.26 alone, fp32 before and after
     ("trl", "", {"method": "lora", "num_gpus": 1}, {"base_dtype": "fp32"}),
     ("trl", "dtype=bfloat16", {"method": "lora", "num_gpus": 1}, {"base_dtype": "16bit"}),
@@ -232,6 +233,37 @@ def test_logits_made_before_their_loss_are_kept() -> None:
     old, new = (read("torchtune", num_gpus=1, date=date) for date in ("2025-04", "2025-06"))
     peaks = [float(num(cost(s.architecture, s.training, s.layout, s.pool).memory.peak_allocated_bytes)) for s in (old, new)]
     assert peaks[0] - peaks[1] == pytest.approx(KEPT_LOGITS_BYTES * 4096 * 128256, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("framework", "detail", "given", "width"),
+    [
+        ("xtuner", "XTuner v1", {}, 2.0),
+        ("fsdp", "axolotl", PARALLEL, 2.0),
+        ("trl", "", {"sharding": "zero3", **PARALLEL}, 2.0),
+        ("llama-factory", "", {"sharding": "fsdp", **PARALLEL}, 2.0),
+        ("open_lm", "", {}, 4.0),
+        ("olmo-core", "", PARALLEL, 4.0),
+        ("fsdp", "", PARALLEL, 4.0),
+    ],
+)
+def test_width_of_reduced_gradients(framework: str, detail: str, given: dict[str, Any], width: float) -> None:
+    """accelerate and XTuner reduce in bf16, open_lm (fsdp_amp) and OLMo-core in fp32; half the bytes travel in half the time."""
+    found = read(framework, detail, method="sft", **given)
+    regime = regime_of(found.training, found.layout.choices)
+    assert regime.reduce_bytes == width
+
+
+def test_a_reduction_in_16_bits_costs_what_a_gather_costs() -> None:
+    """Full shard: backward gathers and scatters the same 16-bit bytes, twice forward's gather; fp32 gradients take longer."""
+    found = read("other", **PARALLEL, num_gpus=64)
+    narrow = found.training.model_copy(update={"extra": {**found.training.extra, "reduce_dtype": "16bit"}})
+    wide_terms, terms = (
+        {term.name: float(num(term.value)) for term in cost(found.architecture, t, found.layout, found.pool).time.ledger.terms}
+        for t in (found.training, narrow)
+    )
+    assert terms["zero.backward"] == pytest.approx(2.0 * terms["zero.forward"], rel=1e-6)
+    assert wide_terms["zero.backward"] > 1.3 * terms["zero.backward"]
 
 
 def test_offload_by_default_is_said() -> None:
