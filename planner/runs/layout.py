@@ -124,7 +124,10 @@ def _sequence_parallel(run: Run, habits: Habits, assumed: Assumptions) -> bool:
 def _recompute(run: Run, said: Stated, habits: Habits, zero: Zero, dp: int, assumed: Assumptions) -> tuple[Any, tuple[str, ...], int]:
     """Mode, modules of `selective`, and the layers of a stage that `full` recomputes (-1: all)."""
     mode: str = run.recompute
-    if not mode:
+    part = float(said.facts.get("recompute_fraction", "0"))
+    if not mode and part:
+        mode = "full"
+    elif not mode:
         mode = habits.recompute_sharded if habits.recompute_sharded and zero == 3 and dp > 1 else habits.recompute
         assumed.note("recompute", mode, "the framework's default")
     per_stage = -(-(run.layers or 1) // (run.pp or 1))
@@ -134,6 +137,9 @@ def _recompute(run: Run, said: Stated, habits: Habits, zero: Zero, dp: int, assu
     if mode == "selective" and every:
         return "full", ("core_attn",), -(-per_stage // every)
     depth = said.integer("recompute_layers") or 0
+    if part and mode == "full" and not depth:
+        depth = int(per_stage * part)
+        mode = mode if depth else "none"
     if depth and mode != "none":
         return "full", ("core_attn",), min(depth, per_stage)
     return mode, modules_of(said, habits.recompute_modules), -1

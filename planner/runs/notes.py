@@ -73,6 +73,11 @@ FACTS: tuple[Fact, ...] = (
     _fact("recompute_layers", r"\brecompute_layers (\d+)"),
     _fact("recompute_every", r"\bevery (\d+)(?:nd|rd|th) layer\b"),
     _fact("recompute_every", r"\bcheckpointing mode: selective layer\b", "2"),
+    _fact(
+        "recompute_fraction",
+        r"\b(?:recompute[_ ]ratio|(?:activation[_ ])?(?:checkpoint(?:ing)?|ckpt))(?: (?:ratio|fraction))?[ =:]+(0?\.\d+|1\.0)(?![\d.])",
+        everywhere=True,
+    ),
     _fact("context_mib", r"\bCUDA context (\d+) ?MiB"),
     _fact("offload_modules", r"fine_grained_offloading", FINE_GRAINED_TEST, everywhere=True),
     _fact("recompute_policy", r"\bper-op\b|\bselective op\b", "op"),

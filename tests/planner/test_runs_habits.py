@@ -17,6 +17,7 @@ from cost_models.throughput.traffic import traffic
 from hardware.units import GB
 from planner.runs import Run, Skip, Spec, spec
 from planner.runs.frameworks import Setting, framework_names, habits
+from planner.validate_predict import class_of
 
 LLAMA_8B = {"layers": 32, "hidden": 4096, "ffn_hidden": 14336, "heads": 32, "kv_heads": 8, "vocab": 128256, "gated_mlp": True}
 PARALLEL = {"tp": 1, "pp": 1}
@@ -264,6 +265,29 @@ def test_a_reduction_in_16_bits_costs_what_a_gather_costs() -> None:
     )
     assert terms["zero.backward"] == pytest.approx(2.0 * terms["zero.forward"], rel=1e-6)
     assert wide_terms["zero.backward"] > 1.3 * terms["zero.backward"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "detail", "given", "layers"),
+    [
+        ("internevo", "checkpoint=0.4", PARALLEL, 12.0),
+        ("internevo", "activation ckpt 0.5", {"tp": 1, "pp": 2}, 8.0),
+        ("internevo", "checkpoint=1.0", PARALLEL, 32.0),
+        ("internevo", "checkpoint=0.02", PARALLEL, -1.0),
+        ("xtuner", "XTuner v1, recompute_ratio=0.25", {}, 8.0),
+        ("internevo", "checkpoint=0.4", {**PARALLEL, "recompute": "none"}, -1.0),
+    ],
+)
+def test_part_of_the_layers_recomputed(framework: str, detail: str, given: dict[str, Any], layers: float) -> None:
+    """InternEvo counts int(layers of the stage × checkpoint) (modeling_internlm.py), XTuner v1 recompute_ratio; a stated cell wins."""
+    found = read(framework, detail, **given)
+    assert float(num(found.layout.degrees.recompute_layers)) == layers
+    assert found.layout.choices.recompute == ("none" if layers < 0 else "full")
+
+
+def test_stacks_of_single_operators_are_no_tuned_runs() -> None:
+    """PaddleNLP divides as Megatron-LM does, but its errors are those of user runs."""
+    assert class_of(read("paddle", **PARALLEL)) == "user" and class_of(read("primus", **PARALLEL)) == "tuned"
 
 
 def test_offload_by_default_is_said() -> None:
