@@ -61,7 +61,7 @@ SWITCHES: dict[str, Switch] = {
     "fused_qkv": Switch(sentence="q, k and v are one matrix, with one adapter", values=("yes",)),
     "rope_fusion": Switch(sentence="one kernel for the rotary embedding", values=ON_OFF),
     "swiglu_kernels": Switch(sentence="kernels of a gated activation", values=("single", "fused")),
-    "fsdp_mixed_precision": Switch(sentence="PURE: gradients are reduced in 16 bits, else in fp32", values=("PURE", "DEFAULT")),
+    "reduce_dtype": Switch(sentence="gradients travel in the compute type (FSDP's MixedPrecision)", values=("16bit",)),
     "fsdp_version": Switch(sentence="2: fully_shard, which prefetches on its own stream", values=("1", "2")),
     "optimizer_kernel": Switch(sentence="foreach copies what it updates, fused does not", values=("foreach", "fused", "forloop")),
     "document_tokens": Switch(sentence="mean length of the documents packed into a sequence; attention does not cross them"),

@@ -103,11 +103,16 @@ def logged(stages: npt.NDArray[np.float64], which: str) -> npt.NDArray[np.float6
 
 
 def class_of(spec: Spec) -> RunClass:
-    """Return the class of run that a row states; else that of its model, method and framework (unknown where it names no framework)."""
+    """Return the class of run that a row states; else that of its model, method and framework.
+
+    Unknown where it names no framework; user, not tuned, where the framework divides as a tuned one but runs single operators.
+    """
     for name in RUN_CLASSES:
         if spec.run.class_ == name:
             return name
     usual = run_class(spec.architecture, spec.training)
+    if usual == "tuned" and spec.training.extra.get("class") in ("eager", "hf"):
+        usual = "user"
     unnamed = spec.run.framework.lower() in ("", "other") and not spec.run.framework_detail
     return "unknown" if unnamed and usual in ("tuned", "user") else usual
 

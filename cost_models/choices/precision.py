@@ -299,7 +299,8 @@ serves matrices and leaves embedding, head and vectors to AdamW (Jordan et al. 2
 def regime_of(training: Training, choices: Choices) -> Regime:
     """Return the regime of `training`: the named one, else the framework's default for method and precision, with its optimizer.
 
-    Raises ValueError with the known names for an unknown `training.regime`.
+    `training.extra`: `base_dtype` = fp32, a frozen base in fp32; `reduce_dtype` = 16bit, gradients that travel in the compute type (FSDP's
+    MixedPrecision reduce_dtype). Raises ValueError with the known names for an unknown `training.regime`.
     """
     name = training.regime if training.regime is not None else default_name(training, choices)
     if name not in REGIMES:
@@ -309,7 +310,7 @@ def regime_of(training: Training, choices: Choices) -> Regime:
         return replace(regime, weight_bytes=training.weight_bits / 8.0, frozen_bytes=training.weight_bits / 8.0)
     if training.extra.get("base_dtype") == "fp32":
         regime = replace(regime, frozen_bytes=4.0)
-    if name == "fsdp" and training.extra.get("fsdp_mixed_precision") == "PURE":
+    if training.extra.get("reduce_dtype") == "16bit":
         regime = replace(regime, reduce_bytes=2.0)
     if training.optimizer == "adam8bit":
         embedding = 2.0 * regime.state_bytes

@@ -33,6 +33,8 @@ states are copied chunk by chunk (2) and their gradient is gathered in fp32 (4).
 EAGER_CHUNK = (4.0, 10.0)
 """torchtune's chunks (modules/loss/cross_entropy_loss.py) by single ops: the fp32 log-softmax of every chunk stays until backward; one
 chunk has 16-bit logits, an fp32 copy and an fp32 log-softmax or gradient."""
+KEPT_LOGITS_BYTES = 2.0
+"""Where the head has run before the loss, all 16-bit logits are alive beside (torchtune until April 2025: CEWithChunkedOutputLoss)."""
 COMPILED_CHUNK = (2.0, 6.0)
 """The same compiled: 16-bit logits stay; one chunk has an fp32 gradient and its cast."""
 TRANSIENT_CHUNK_BYTES = 10.0
@@ -62,8 +64,8 @@ def loss_bytes(training: Training, stack: Stack, d: Dims) -> Num:
     """Return the bytes of logits alive at the peak of the loss, on the stage with the head.
 
     Switches of `training.extra`:
-    `loss_kernel`: in-place or flash. `loss_chunks`: chunks of a chunked loss. `loss_chunk_tokens`, `loss_chunk_logits`: the one chunk that
-    a fused loss has alive.
+    `loss_kernel`: in-place or flash. `loss_chunks`: chunks of a chunked loss; `loss_logits` = kept: the head has made all before.
+    `loss_chunk_tokens`, `loss_chunk_logits`: the one chunk that a fused loss has alive.
     """
     logits, named = d.tokens * d.vocab, training.extra
     kernel = named.get("loss_kernel")
@@ -78,7 +80,8 @@ def loss_bytes(training: Training, stack: Stack, d: Dims) -> Num:
         return logits * chunk + d.tokens * d.hidden * CHUNK_HIDDEN_BYTES
     if stack.loss == "chunked" and "loss_chunks" in named:
         stay, one = COMPILED_CHUNK if stack.implementation == "compiled" else EAGER_CHUNK
-        return logits * (stay + one / float(named["loss_chunks"]))
+        head_first = KEPT_LOGITS_BYTES if named.get("loss_logits") == "kept" and stack.implementation != "compiled" else 0.0
+        return logits * (stay + head_first + one / float(named["loss_chunks"]))
     if stack.loss == "fused" and "loss_chunk_tokens" in named:
         return np.minimum(d.tokens, float(named["loss_chunk_tokens"])) * d.vocab * TRANSIENT_CHUNK_BYTES
     if stack.loss == "fused" and "loss_chunk_logits" in named:

@@ -169,12 +169,16 @@ def _weights_hide(training: Training, name: str) -> bool:
 
 
 def _hooks(training: Training, choices: Choices, name: str) -> tuple[float, float]:
-    """Host time of what sharding hooks into a layer, forward and backward."""
+    """Host time of what sharding hooks into a layer, forward and backward.
+
+    `zero_hooks` = no: gradients stay in `.grad` and are reduced where they lie, after the last micro-batch alone (InternEvo).
+    """
     table = calibration("software")
     if choices.zero == 3 and name not in ("compiled", "xla"):
         once = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}")
         return once, 2.0 * once
-    if choices.zero in (1, 2) and training.framework == "deepspeed" and training.method == "full":
+    buckets = training.framework == "deepspeed" and training.extra.get("zero_hooks") != "no"
+    if choices.zero in (1, 2) and buckets and training.method == "full":
         return 0.0, table.value("host_zero2_deepspeed")
     return 0.0, 0.0
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cost_models.architecture import Mla
 from cost_models.training import Framework, Implementation, Loss
+from planner.runs.names import canonical, named_first, trainer_in
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,6 +39,8 @@ class Lora(_Entry):
 class Habits(_Entry):
     """Defaults of one code base; see the head of frameworks.toml."""
 
+    names: tuple[str, ...] = ()
+    """Other names that tables call it by; case, hyphens and spaces do not count."""
     runs_as: Framework = "megatron"
     recompute: Literal["none", "selective", "full"] = "none"
     recompute_sharded: Literal["none", "selective", "full"] | None = None
@@ -76,6 +79,8 @@ class Habits(_Entry):
     """A padding mask is passed to the attention kernel."""
     activation_offload: float = 0.0
     """Part of the layer inputs that its checkpointing moves to the host."""
+    offload: str = ""
+    """What of the states its recipe keeps in host memory, in the words of the column; empty: nothing."""
     offloaded_layers: int = 0
     """Layers whose activations its recipe keeps in host memory (cpu_offloading_num_layers)."""
     recompute_modules: tuple[str, ...] = ()
@@ -88,12 +93,16 @@ class Habits(_Entry):
     """Pipeline layout by number of chunks (pp × vpp), where a row does not state one."""
     expert_tp: int | None = None
     """Tensor parallel size of the experts where a row does not state it; None: as tp (Megatron-LM)."""
+    tensor_is_sequence: bool = False
+    """What it calls tensor parallel cuts the sequence and leaves the weights whole (InternEvo's isp): counted as context parallel."""
     data_parallel_only: bool = False
     """It has no tensor or pipeline parallelism: blank tp and pp are 1."""
     trainer: bool = False
     """A trainer over Hugging Face models that rows name in their details."""
     memory_kind: Literal["allocated", "reserved", "nvidia-smi", "unknown"] = "unknown"
     """What its peak memory is where a row does not say: what its code prints, else what nvidia-smi shows."""
+    tokens_counted: Literal["all", "trained"] = "all"
+    """What its tokens per second count: every position, or only the tokens that the loss trains on."""
     one_gpu_only: bool = False
     """It runs on one GPU where the row does not say more."""
     lora: Lora | None = None
@@ -226,15 +235,15 @@ def habits(framework: str, at: Setting) -> Habits | None:
     and overlaps nothing.
     """
     table = _file().habits
-    name = framework.lower() or "other"
-    unnamed = name == "other" and _named_in(at.detail.lower(), table) is None
-    if name == "other":
-        name = _named_in(at.detail.lower(), table) or ("megatron" if at.model_parallel else "other")
-    host = name if name in _HOSTS else None
-    name = (_trainer_in(at.detail.lower(), table) or name) if host else name
-    entry = table.get(name)
-    if entry is None:
+    name = canonical(framework, table)
+    if name is None:
         return None
+    unnamed = name == "other" and named_first(at.detail, table) is None
+    if name == "other":
+        name = named_first(at.detail, table) or ("megatron" if at.model_parallel else "other")
+    host = name if name in _HOSTS else None
+    name = (trainer_in(at.detail, table) or name) if host else name
+    entry = table[name]
     changes: dict[str, Any] = {}
     extra = {**entry.extra, **({"class": "eager"} if unnamed else {})}
     for item in _file().detail:
@@ -243,23 +252,16 @@ def habits(framework: str, at: Setting) -> Habits | None:
             extra |= item.extra
     if entry.trainer and host in _SHARDERS:
         changes |= {"runs_as": host, "regime": host, "zero": table[host].zero}
+    if entry.trainer and changes.get("runs_as") == "fsdp":
+        extra |= ACCELERATE_FSDP
     return entry.model_copy(update={**changes, "extra": extra})
 
 
+ACCELERATE_FSDP = {"reduce_dtype": "16bit"}
+"""accelerate's FSDP plugin reduces gradients in the compute type (accelerate utils/dataclasses.py, set_mixed_precision: reduce_dtype)."""
 _SHARDERS = ("deepspeed", "fsdp")
 _HOSTS = ("hf", *_SHARDERS)
 """Frameworks under which a trainer of Hugging Face models may run."""
-
-
-def _trainer_in(detail: str, table: dict[str, Habits]) -> str | None:
-    """A trainer that the source's own words name."""
-    return next((name for name, entry in table.items() if entry.trainer and re.search(rf"\b{name}\b", detail)), None)
-
-
-def _named_in(detail: str, table: dict[str, Habits]) -> str | None:
-    """A framework whose name the source's own words begin with."""
-    names = sorted((n for n in table if n not in ("other", "hf", "jax")), key=len, reverse=True)
-    return next((name for name in names if detail.startswith(name)), None)
 
 
 @cache

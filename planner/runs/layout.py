@@ -53,7 +53,7 @@ def layout(run: Run, said: Stated, habits: Habits, assumed: Assumptions) -> Layo
     vpp, held = held_layers(run, said, habits.pipeline_layouts, assumed)
     zero, group = _sharding(run, said, habits, dp, assumed)
     recompute, modules, depth = _recompute(run, said, habits, zero, dp, assumed)
-    offload, kept = _offload(run, habits, recompute)
+    offload, kept = _offload(run, habits, recompute, assumed)
     ep = run.ep or 1
     degrees = Degrees(
         tp=float(run.tp),
@@ -124,7 +124,7 @@ def _rank_order(run: Run, said: Stated, habits: Habits) -> int:
 def _sequence_parallel(run: Run, habits: Habits, assumed: Assumptions) -> bool:
     if run.sequence_parallel is not None:
         return run.sequence_parallel
-    used = since(run, habits.sequence_parallel_since) and habits.sequence_parallel_since != "9999"
+    used = since(run, habits.sequence_parallel_since)
     if (run.tp or 1) > 1:
         assumed.note("sequence_parallel", "yes" if used else "no", "by framework and date")
     return used
@@ -133,7 +133,10 @@ def _sequence_parallel(run: Run, habits: Habits, assumed: Assumptions) -> bool:
 def _recompute(run: Run, said: Stated, habits: Habits, zero: Zero, dp: int, assumed: Assumptions) -> tuple[Any, tuple[str, ...], int]:
     """Mode, modules of `selective`, and the layers of a stage that `full` recomputes (-1: all)."""
     mode: str = run.recompute
-    if not mode:
+    part = float(said.facts.get("recompute_fraction", "0"))
+    if not mode and part:
+        mode = "full"
+    elif not mode:
         mode = habits.recompute_sharded if habits.recompute_sharded and zero == 3 and dp > 1 else habits.recompute
         assumed.note("recompute", mode, "the framework's default")
     per_stage = -(-(run.layers or 1) // (run.pp or 1))
@@ -143,6 +146,9 @@ def _recompute(run: Run, said: Stated, habits: Habits, zero: Zero, dp: int, assu
     if mode == "selective" and every:
         return "full", ("core_attn",), -(-per_stage // every)
     depth = said.integer("recompute_layers") or 0
+    if part and mode == "full" and not depth:
+        depth = int(per_stage * part)
+        mode = mode if depth else "none"
     if depth and mode != "none":
         return "full", ("core_attn",), min(depth, per_stage)
     return mode, modules_of(said, habits.recompute_modules), -1
@@ -156,9 +162,11 @@ def modules_of(said: Stated, usual: tuple[str, ...] = ()) -> tuple[str, ...]:
     return known or usual or ("core_attn",)
 
 
-def _offload(run: Run, habits: Habits, recompute: str) -> tuple[Any, float]:
+def _offload(run: Run, habits: Habits, recompute: str, assumed: Assumptions) -> tuple[Any, float]:
     """What of the states lives on the host, and the part of the layers whose activations do."""
-    parts = [part for part in run.offload.split("+") if part and part != "none"]
+    if not run.offload and habits.offload:
+        assumed.note("offload", habits.offload, "of the recipes")
+    parts = [part for part in (run.offload or habits.offload).split("+") if part and part != "none"]
     kept = habits.activation_offload if not run.offload and recompute == "full" else 0.0
     if not run.offload and habits.offloaded_layers:
         kept = min(1.0, habits.offloaded_layers / (run.layers or 1))

@@ -73,6 +73,11 @@ FACTS: tuple[Fact, ...] = (
     _fact("recompute_layers", r"\brecompute_layers (\d+)"),
     _fact("recompute_every", r"\bevery (\d+)(?:nd|rd|th) layer\b"),
     _fact("recompute_every", r"\bcheckpointing mode: selective layer\b", "2"),
+    _fact(
+        "recompute_fraction",
+        r"\b(?:recompute[_ ]ratio|(?:activation[_ ])?(?:checkpoint(?:ing)?|ckpt))(?: (?:ratio|fraction))?[ =:]+(0?\.\d+|1\.0)(?![\d.])",
+        everywhere=True,
+    ),
     _fact("context_mib", r"\bCUDA context (\d+) ?MiB"),
     _fact("offload_modules", r"fine_grained_offloading", FINE_GRAINED_TEST, everywhere=True),
     _fact("recompute_policy", r"\bper-op\b|\bselective op\b", "op"),
@@ -113,7 +118,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("states", r"\bfp32 master\b", "fp32"),
     _fact("states", r"\bbf16 master \+ bf16 optimizer states\b", "bf16"),
     _fact("autocast", r"\btorch\.autocast\b", "yes"),
-    _fact("fsdp_mixed_precision", r"\bMP mode (DEFAULT|PURE)\b"),
+    _fact("reduce_dtype", r"\bMP mode PURE\b", "16bit"),
     # overlap
     _fact("overlap_grad_reduce", r"\bno gradient bucketing overlap\b|\bwithout overlap of the gradient all-reduce\b", "no"),
     _fact("overlap_grad_reduce", r"\bTP/DP/PP comm overlap enabled\b", "yes"),

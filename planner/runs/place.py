@@ -38,10 +38,16 @@ def _server(name: str) -> Node:
     return load_node(name)
 
 
+HALVES: dict[str, str] = {"mi250x": "mi250x-gcd"}
+"""Card of two devices -> one of them, which is what torch counts as a GPU (AMD Instinct MI250X: two GCDs)."""
+
+
 def gpu(run: Run) -> Gpu:
-    """Return the row's accelerator. Raises Unfit for one that the catalogue lacks."""
+    """Return the row's accelerator, half a card where a server has more GPUs than cards. Raises Unfit where the catalogue lacks it."""
     try:
-        return _gpu(run.gpu)
+        card = _gpu(run.gpu)
+        halved = card.id in HALVES and (run.gpus_per_node or 0) > (card.gpus_per_node or 0)
+        return _gpu(HALVES[card.id]) if halved else card
     except UnknownName as error:
         raise Unfit(f"unknown GPU: {error}") from None
 
@@ -58,7 +64,17 @@ def pool(run: Run, said: Stated, card: Gpu, assumed: Assumptions) -> Pool:
         per_node = min(per_node, node.gpus_per_node)
     rate = _network(run, said, per_node or card.gpus_per_node or 8)
     linked = next((size for pattern, size in LINKED if re.search(pattern, run.site)), None)
-    return _pool(card, node, (run.num_gpus, per_node), rate, (linked, "no NVLink" in run.site), assumed)
+    return _halved(card, _pool(card, node, (run.num_gpus, per_node), rate, (linked, "no NVLink" in run.site), assumed))
+
+
+def _halved(card: Gpu, made: Pool) -> Pool:
+    """Give half a card half of the whole card's links, where its own are not known."""
+    whole = next((name for name, half in HALVES.items() if half == card.id), None)
+    link = None if whole is None or card.link_bytes_per_second is not None else _gpu(whole).link_bytes_per_second
+    if link is None:
+        return made
+    links = {"link": card.link, "link_domain_size": made.gpus_per_node, "link_bytes_per_second": link / 2.0}
+    return made.model_copy(update={"node": made.node.model_copy(update=links)})
 
 
 def _pool(

@@ -115,6 +115,8 @@ def spec(run: Run) -> Spec | Skip:
     except Unfit as error:
         return Skip(run, str(error), str(error).split(":", 1)[0] if str(error).startswith(("contra", "unknown")) else str(error))
     batch = run.global_batch or _least_batch(run, assumed)
+    if timed and run.step_time_s is None and run.tokens_per_s_per_gpu is not None and known.tokens_counted == "trained":
+        assumed.note("step_time_s", "from tokens/s", "its tokens per second leave out padding and prompts; none are assumed")
     return Spec(
         run=run,
         architecture=shape,
@@ -172,6 +174,9 @@ def _alone(run: Run, known: Habits, assumed: Assumptions) -> Run:
             if getattr(run, name) is None:
                 changes[name] = 1
                 assumed.note(name, 1, "the framework has none")
+    if known.tensor_is_sequence and (run.tp or 1) > 1 and run.cp in (None, 1):
+        changes |= {"tp": 1, "cp": run.tp or 1}
+        assumed.note("cp", run.tp or 1, "its tensor parallel ranks share a sequence and hold whole weights")
     return replace(run, **changes) if changes else run  # type: ignore[arg-type]
 
 

@@ -78,7 +78,7 @@ _FACTS = (
     "overlap_all",
     "states",
     "autocast",
-    "fsdp_mixed_precision",
+    "reduce_dtype",
     "norm_kernel",
     "train_embeddings",
     "trainable",
@@ -100,10 +100,14 @@ def iso_date(text: str) -> str:
     return match.group(0) if match else ""
 
 
+NEVER = "9999"
+"""A start that no row is later than, dated or not."""
+
+
 def since(run: Run, start: str) -> bool:
     """Tell whether the row's software is of `start` or later; an undated row is of today."""
     date = iso_date(run.date)
-    return not date or date[: len(start)] >= start[: len(date)]
+    return start != NEVER and (not date or date[: len(start)] >= start[: len(date)])
 
 
 def training(run: Run, said: Stated, habits: Habits, gpu: Gpu, shape: Architecture, assumed: Assumptions) -> Training:

@@ -65,7 +65,7 @@ def test_second_generation_fsdp_hides_more() -> None:
 def test_a_row_reduces_in_the_type_that_it_states() -> None:
     choices, degrees = Choices(zero=3, sequence_parallel=False), {"dp": 8.0}
     wide, _ = exposed("zero.backward", choices, degrees, framework="fsdp")
-    narrow, _ = exposed("zero.backward", choices, degrees, framework="fsdp", extra={"fsdp_mixed_precision": "PURE"})
+    narrow, _ = exposed("zero.backward", choices, degrees, framework="fsdp", extra={"reduce_dtype": "16bit"})
     gather, _ = exposed("zero.forward", choices, degrees, framework="fsdp")
     assert wide - narrow == pytest.approx(gather, rel=0.02), "two bytes less a parameter: as much as a gather of 16-bit weights"
     assert np.isfinite(wide)

@@ -79,7 +79,8 @@ RESOLVED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("other", "llama-factory", {**PARALLEL, "method": "lora"}, {"regime": "adapter-fp32", "rank": 8, "targets": ALL}),
     ("axolotl", "", {"method": "lora"}, {"rank": 32, "optimizer": "adam8bit", "recompute": "full"}),
     ("fsdp", "axolotl", {**PARALLEL}, {"regime": "fsdp", "framework": "fsdp", "zero": 3, "recompute": "full"}),
-    ("trl", "", {"method": "sft"}, {"regime": "pure-bf16", "loss": "fused", "recompute": "full"}),
+    ("trl", "", {"method": "sft"}, {"regime": "autocast", "loss": "fused", "recompute": "full"}),
+    ("trl", "", {"method": "sft", "date": "2025-12-10"}, {"regime": "pure-bf16", "loss": "eager", "recompute": "full"}),
     ("trl", "", {"method": "sft", "date": "2025-03"}, {"regime": "autocast", "loss": "eager", "recompute": "none"}),
     ("trl", "", {"method": "qlora"}, {"regime": "adapter-bf16", "double_quant": False, "targets": ("q", "v")}),
     ("open-instruct", "", {}, {"regime": "deepspeed", "zero": 3, "recompute": "none"}),
@@ -220,10 +221,14 @@ ACCUMULATED = {"global_batch": 32}
 """Four micro-batches a step, so that gradients are there while a forward runs."""
 ADAPTERS_ALL_16 = 16.0 * L * (2 * (H + H) + 2 * (H + 1024) + 3 * (H + MLP_8B))
 """Elements of rank-16 adapters on all linear layers of Llama-3-8B."""
+LORA_KEPT = 2 * 4 * H + 2 * 2 * H + 2 * (2 * H + 2 * 1024) + 8 * MLP_8B
+"""Bytes of a layer and token with adapters of torchtune: fp32 inputs of two norms, their results, q, k, v and the attention output, and
+gate, up, activated gate and product."""
 BY_HAND: list[tuple[str, str, dict[str, Any], float, float]] = [
     # framework, detail, cells, states in bytes, activations and logits in bytes (each by another formula than the program's)
     ("torchtune", "", {}, P_8B * 8 / 8, L * S * H * 2 + 4 * S * 128256 + 3 * P_8B / L * 2),
-    ("torchtune", "", {"method": "lora"}, P_8B * 2 / 8 + 1.05e9, L * S * H * 2 + 4 * S * 128256 + 3 * P_8B / L * 2 + 20 * S * H * 2),
+    ("torchtune", "", {"method": "lora"}, P_8B * 2 / 8 + 1.05e9, L * S * LORA_KEPT + 4 * S * 128256 + 2 * P_8B / L * 2),
+    ("torchtune", "", {"method": "lora", "num_gpus": 1}, P_8B * 2, L * S * H * 2 + 5.2 * S * 128256 + S * LORA_KEPT),
     ("internevo", "", {**PARALLEL, **LLAMA_7B, **ACCUMULATED}, P_7B * (4 + 12 / 8), L * S * (17 * H + 7 * MLP_7B) + 2 * S * 32000 + 2e9),
     ("colossalai", "", {**PARALLEL, **LLAMA_7B}, P_7B * 14 / 8, L * S * H * 2 + 12 * S * 32000 + 18 * S * H * 2 + 3 * P_7B / L * 2),
     ("paddle", "", {**PARALLEL, **LLAMA_7B, **ACCUMULATED}, P_7B * (2 + 2 / 8 + 12 / 8), L * S * (17 * H + 7 * MLP_7B) + 12 * S * 32000),

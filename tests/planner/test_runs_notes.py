@@ -95,7 +95,7 @@ FACTS = [
     ("ao-018", "cut", "48 -> 2"),
     ("kwai-014", "recompute_policy", "kwai"),
     ("nemo-0017", "packed", "yes"),
-    ("mosaic-202", "fsdp_mixed_precision", "PURE"),
+    ("mosaic-202", "reduce_dtype", "16bit"),
     ("bs-131", "embedding_is_layer", "yes"),
     ("bs-131", "grad_accumulation_fp32", "yes"),
     ("bs-209", "chunks", "4"),
