@@ -35,15 +35,13 @@ def with_ways_around(line: Line, found: Num) -> Num:
     those between the second and the last as alike, and is exact where no forward is more than half of their forward and backward.
     """
     size = np.size(found)
-    pp, vpp, m, forward_sum, backward_sum = (
-        np.broadcast_to(num(x).reshape(-1), (size,)) for x in (line.pp, line.vpp, line.micro_batches, line.forward_sum, line.backward_sum)
-    )
-    forward, backward, behind, before = (_columns(x, size) for x in (line.forward, line.backward, line.behind, line.before))
-    may = _better(forward, backward, forward_sum, pp) | _better(backward, forward, backward_sum, pp)
-    may &= (pp > 1.0) & (np.floor(m / pp) * pp == m)
-    at = np.flatnonzero(may)
+    pp, forward_sum, backward_sum = (_row(x, size) for x in (line.pp, line.forward_sum, line.backward_sum))
+    forward, backward = _columns(line.forward, size), _columns(line.backward, size)
+    at = np.flatnonzero(_better(forward, backward, forward_sum, pp) | _better(backward, forward, backward_sum, pp))
     if not len(at):
         return found
+    vpp, m, behind, before = _row(line.vpp, size), _row(line.micro_batches, size), _columns(line.behind, size), _columns(line.before, size)
+    at = at[(pp[at] > 1.0) & (np.floor(m[at] / pp[at]) * pp[at] == m[at])]
     share = 1.0 / vpp[at]
     stages = [
         _Stage(forward=f[at] * share, backward=b[at] * share, behind=n[at], reached=(t[at] + f[at] + b[at]) * share)
@@ -61,7 +59,7 @@ def _better(passes: list[Array], others: list[Array], total: Array, pp: Array) -
     """Tell where a path may gain by a way round: the last stage has not the slowest of these passes, so that its warm-up and turns are not
     the best; or the first stage's longer warm-up, less what a way round takes back, is worth more than the last stage's own rounds."""
     most, last = _largest(passes), passes[-1]
-    return np.asarray((most > last) | (2.0 * (pp - 1.0) * most > pp * (last + others[-1]) + total - last))
+    return np.asarray((most > last) | (2.0 * (pp - 1.0) * most > pp * (last + others[-1]) + (total - last)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +75,10 @@ class _Stage:
     @property
     def time(self) -> Array:
         return self.forward + self.backward
+
+
+def _row(value: Num, size: int) -> Array:
+    return np.broadcast_to(num(value).reshape(-1), (size,))
 
 
 def _columns(value: Num, size: int) -> list[Array]:
