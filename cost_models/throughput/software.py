@@ -25,6 +25,7 @@ SWITCHES = {
     "overlap_grad_reduce": "yes or no: gradient reduction behind backward",
     "overlap_param_gather": "yes or no: parameter gather of the distributed optimizer behind forward",
     "overlap_tp": "yes or no: tensor parallel collectives behind GEMMs",
+    "overlap_p2p": "yes or no: pipeline sends beside compute (interleaved schedules)",
     "async_tp": "yes: torchtitan's asynchronous tensor parallelism, as overlap_tp",
     "recompute_policy": "op, SAVE_DOT_ONLY, SAVE_DOT_WITH_NO_BATCH_DIM or save_qkv_proj: which operators recomputation keeps",
     "overlap_all": "no: nothing is overlapped",
@@ -47,8 +48,8 @@ FUSED_MOE_SINCE = "2026-06"
 """From then on Megatron core routes without host synchronisation and with fused permutation and grouped kernels."""
 
 
-OVERLAP_SENDS_SINCE = "2023-06"
-"""Megatron-LM's --overlap-p2p-communication for interleaved schedules (core/pipeline_parallel/schedules.py)."""
+OVERLAP_SENDS_SINCE = "2023-10"
+"""From then on Megatron-LM overlaps the sends of interleaved schedules by default (4eeff55d; an option since f9283c5a, May 2023)."""
 FLASH2_SINCE = "2023-07"
 """Release of FlashAttention-2 (Dao, arXiv 2307.08691); fused kernels before it are of the first generation."""
 FSDP2_SINCE = "2026"
@@ -143,7 +144,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
         weights_hide=_weights_hide(training, name),
-        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b") and not "" < training.date < OVERLAP_SENDS_SINCE,
+        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b") and _sends_overlap(training),
         step_seconds=table.value("host_step_seconds"),
         moe_memory_factor=table.value(f"moe_memory_{era}"),
         clamped_factor=table.value(f"clamped_{era}"),
@@ -163,6 +164,11 @@ def _quantise(training: Training, name: str) -> str:
     if name == "xla":
         return "quantise_bytes_xla"
     return "quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"
+
+
+def _sends_overlap(training: Training) -> bool:
+    late = not "" < training.date < OVERLAP_SENDS_SINCE
+    return training.extra.get("overlap_p2p", "yes" if late else "no") == "yes"
 
 
 def _weights_hide(training: Training, name: str) -> bool:
