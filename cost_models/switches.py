@@ -44,6 +44,7 @@ SWITCHES: dict[str, Switch] = {
     "overlap_grad_reduce": Switch(sentence="gradient reduction behind backward", values=ON_OFF),
     "overlap_param_gather": Switch(sentence="parameter gather of the distributed optimizer behind forward", values=ON_OFF),
     "overlap_tp": Switch(sentence="tensor parallel collectives behind GEMMs", values=ON_OFF),
+    "overlap_p2p": Switch(sentence="pipeline sends of interleaved schedules beside compute", values=ON_OFF),
     "async_tp": Switch(sentence="torchtitan's asynchronous tensor parallelism", values=ON_OFF),
     "grouped_gemm": Switch(sentence="how many products of the experts are launched", values=("one", "each", "fp8", "loop")),
     "moe_a2a_overlap": Switch(sentence="expert all-to-all behind other work", values=ON_OFF),

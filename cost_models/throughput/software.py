@@ -25,8 +25,8 @@ GROUPED_HF_SINCE = "2026"
 """transformers 5 holds a layer's experts in one tensor and runs them with a grouped product; before, a loop ran one by one."""
 
 
-OVERLAP_SENDS_SINCE = "2023-06"
-"""Megatron-LM's --overlap-p2p-communication for interleaved schedules (core/pipeline_parallel/schedules.py)."""
+OVERLAP_SENDS_SINCE = "2023-10"
+"""From then on Megatron-LM overlaps the sends of interleaved schedules by default (4eeff55d; an option since f9283c5a, May 2023)."""
 FLASH2_SINCE = "2023-07"
 """Release of FlashAttention-2 (Dao, arXiv 2307.08691); fused kernels before it are of the first generation."""
 FSDP2_SINCE = "2026"
@@ -138,7 +138,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
         weights_hide=_weights_hide(training, name),
-        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b") and not "" < training.date < OVERLAP_SENDS_SINCE,
+        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b") and _sends_overlap(training),
         step_seconds=table.value("host_step_seconds"),
         permute_factor=table.value(f"permute_{dispatcher}"),
         activation_factor=table.value("expert_activation_fused") if fused else 1.0,
@@ -161,6 +161,11 @@ def _quantise(training: Training, name: str) -> str:
     if name == "xla":
         return "quantise_bytes_xla"
     return "quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"
+
+
+def _sends_overlap(training: Training) -> bool:
+    late = not "" < training.date < OVERLAP_SENDS_SINCE
+    return training.extra.get("overlap_p2p", "yes" if late else "no") == "yes"
 
 
 def _weights_hide(training: Training, name: str) -> bool:

@@ -123,6 +123,7 @@ FACTS: tuple[Fact, ...] = (
     _fact("overlap_grad_reduce", r"\bno gradient bucketing overlap\b|\bwithout overlap of the gradient all-reduce\b", "no"),
     _fact("overlap_grad_reduce", r"\bTP/DP/PP comm overlap enabled\b", "yes"),
     _fact("overlap_tp", r"\bTP/DP/PP comm overlap enabled\b", "yes"),
+    _fact("overlap_p2p", r"\bTP/DP/PP comm overlap enabled\b", "yes"),
     _fact("overlap_all", r"\bnon-overlap comm config\b", "no"),
     # pipeline
     _fact("embedding_is_layer", r"\bembedding counted as a layer\b", "yes"),

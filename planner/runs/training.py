@@ -75,6 +75,7 @@ _FACTS = (
     "float8_gather",
     "overlap_grad_reduce",
     "overlap_tp",
+    "overlap_p2p",
     "overlap_all",
     "states",
     "autocast",

@@ -80,6 +80,7 @@ FREE = (
     Free("software", "memory_factor_compiled", 1.2, 0.9, 1.7),
     Free("software", "memory_factor_eager", 1.2, 1.0, 1.7),
     Free("software", "memory_factor_xla", 1.0, 0.8, 1.6),
+    Free("software", "adapter_factor_hf", 2.0, 1.2, 3.5),
     Free("software", "quantise_bytes", 5.0, 3.0, 8.0),
     Free("software", "quantise_bytes_2024", 6.0, 3.0, 9.0),
     Free("software", "optimizer_extra_bytes", 16.0, 6.0, 30.0),

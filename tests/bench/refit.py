@@ -1,7 +1,7 @@
 """Refit the free constants on some runs, and predict others: what a prediction is worth on a source that nothing was fitted to.
 
 The fit minimises robust errors of ln(predicted / measured) plus the distance of each constant from its prior, within its range
-(Gauss-Newton steps on one Jacobian, solved by coordinate descent; residuals are evaluated anew after each step).
+(Gauss-Newton steps on one Jacobian, solved by coordinate descent; errors are evaluated anew after each step).
 """
 
 from __future__ import annotations
@@ -114,12 +114,9 @@ class Refit:
             columns.append((self.logs(at.moved + step) - at.logs) / step[i])
         return np.stack(columns, axis=1)
 
-    def around(self, fit: Fit) -> Refit:
-        """Return the same with the Jacobian taken at `fit`."""
-        made = object.__new__(Refit)
-        made.__dict__.update(self.__dict__)
-        made.jacobian = self._jacobian(fit)
-        return made
+    def linearise(self, at: Fit) -> None:
+        """Take the Jacobian at `at` from now on: a numerical aid, for each fit begins at the priors still and is judged by the model."""
+        self.jacobian = self._jacobian(at)
 
     def fit(self, used: npt.NDArray[np.bool_]) -> Fit:
         """Return the constants fitted on the runs `used`."""

@@ -34,7 +34,7 @@ def test_sources_left_out(root: Path) -> None:
     runs = [Timed.of(e.prediction) for e in found if e.prediction.spec.run.class_ in CLASSES]
     refit = Refit(runs, FREE)
     everything = refit.fit(np.ones(len(runs), dtype=bool))
-    refit = refit.around(everything)
+    refit.linearise(everything)
     everything = refit.fit(np.ones(len(runs), dtype=bool))
     sources, classes = np.asarray([r.source for r in runs]), np.asarray([r.of_class for r in runs])
     shipped = np.asarray([np.log1p(r.error.value) for r in runs])
