@@ -277,10 +277,10 @@ def test_file_without_the_usual_ending_is_found(tmp_path: Path, monkeypatch: pyt
 )
 def test_hostile_files_fail_fast(tmp_path: Path, text: str) -> None:
     path = _write(tmp_path, text)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ClusterError) as caught:
         parse_cluster(path)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     assert str(caught.value).isprintable()
 
 
