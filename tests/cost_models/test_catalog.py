@@ -256,11 +256,11 @@ def test_names_of_other_kinds_are_refused_by_name(name: str, kind: str) -> None:
 )
 def test_nonsense_names_are_one_line(name: str) -> None:
     """Any text gives one printable line at once."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(ModelError) as error:
         resolve(name)
     assert str(error.value).isprintable() and len(str(error.value)) < 12_000
-    assert time.perf_counter() - begin < 0.5
+    assert time.process_time() - begin < 0.5
 
 
 def test_loading_is_quick() -> None:
@@ -268,7 +268,7 @@ def test_loading_is_quick() -> None:
     taken = []
     for name in ("deepseek-v3", "llama-3.1-8b", "gemma-3-12b"):
         path = next(entry.file for entry in entries() if name in entry.aliases)
-        begin = time.perf_counter()
+        begin = time.process_time()
         read_toml(path)
-        taken.append(time.perf_counter() - begin)
+        taken.append(time.process_time() - begin)
     assert min(taken) < 0.02
