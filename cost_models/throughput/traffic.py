@@ -54,7 +54,7 @@ def traffic(architecture: Architecture, training: Training, stack: Software) -> 
         more, fused = (_NORM, 8.0) if normed else ((0.0, 0.0), 4.0)
         found["rotary"] = (_ROTARY[0] + more[0]) / fused, (_ROTARY[1] + more[1]) / fused
     kernels = "single" if training.extra.get("swiglu_fusion", "no" if single or legacy else "yes") == "no" else "fused"
-    if "mlp_kernel" in training.extra:
+    if "mlp_kernel" in training.extra or training.extra.get("swiglu_kernels") == "fused":
         found["activation"] = kernel
     elif training.extra.get("swiglu_kernels", kernels) == "single" and architecture.gated_mlp:
         split = _SPLIT if training.framework in MEGATRON else 0.0
