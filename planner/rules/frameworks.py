@@ -157,8 +157,45 @@ SUPPORT: dict[Framework, Support] = {
         partial_offload_zero=(3,),
         source="Megatron-DeepSpeed megatron/arguments.py; DeepSpeed runtime/pipe/engine.py:76",
     ),
+    "megatron-zb": Support(
+        methods=("full",),
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd"),
+        zero=(0, 1),
+        zero_with_pp=(0, 1),
+        pipeline_methods=("full",),
+        axes=("tp", "pp", "vpp"),
+        sequence_parallel=True,
+        schedules=("1f1b", "interleaved", "zb-h1", "zb-v"),
+        recompute=("none", "selective", "full"),
+        recompute_layers=True,
+        rank_orders=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+        source=(
+            "sail-sg/zero-bubble-pipeline-parallelism megatron/core/zbpp_utils.py, megatron/training/arguments.py (39f2c186, on Megatron"
+            " core 0.9): --enable-zero-bubble --zero-bubble-max-pending-backward PP runs zb-h1, --zero-bubble-v-schedule zb-v"
+        ),
+    ),
+    "dualpipe": Support(
+        methods=("full",),
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd"),
+        zero=(0,),
+        zero_with_pp=(0,),
+        pipeline_methods=("full",),
+        axes=("pp",),
+        schedules=("dualpipe",),
+        source=(
+            "deepseek-ai/DualPipe dualpipe/dualpipe.py, examples/example_dualpipe.py (3da1bbea): two modules of plain PyTorch a rank;"
+            " optimizer, replicas and the exchange of mirrored gradients are the caller's"
+        ),
+    ),
 }
 """Framework -> what it runs."""
 
 SEARCHED: tuple[Framework, ...] = ("megatron", "torchtitan", "deepspeed", "fsdp", "hf")
 """Frameworks over which a search goes when none is asked for; the first that can run a plan is the one it is costed in."""
+
+
+def running(schedule: str) -> tuple[Framework, ...]:
+    """Return the frameworks that run a pipeline schedule."""
+    return tuple(name for name, support in SUPPORT.items() if schedule in support.schedules)

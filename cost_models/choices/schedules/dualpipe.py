@@ -100,12 +100,19 @@ class _Made:
 
 def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
     """p + 1 micro-batches on every rank (DeepSeek-V3, table 2), each of one of its two stages; fewer where there are fewer than 2 p."""
-    ranks = 2.0 * np.ceil(num(pp) / 2.0)
-    near = np.minimum(num(stage), pp - 1.0 - stage)
-    first = 2.0 * num(stage) < pp
     ahead, other = np.ceil(num(micro_batches) / 2.0), np.floor(num(micro_batches) / 2.0)
-    mine, theirs = np.where(first, ahead, other), np.where(first, other, ahead)
-    return np.minimum(mine, ranks - near) + np.minimum(theirs, near + 1.0)
+    return np.minimum(ahead, _window(stage, pp)) + np.minimum(other, _window(pp - 1.0 - num(stage), pp))
+
+
+def one_way(stage: Num, pp: Num, micro_batches: Num) -> Num:
+    """Return the micro-batches in flight of one stage on either of the two ranks that hold it: p - i of stage i, as under 1F1B, so that a
+    rank holds p - i of its own stage and i + 1 of the mirrored one. Of an odd number of micro-batches, on the rank with one more."""
+    return np.minimum(np.ceil(num(micro_batches) / 2.0), _window(stage, pp))
+
+
+def _window(stage: Num, pp: Num) -> Num:
+    near = np.minimum(num(stage), pp - 1.0 - stage)
+    return np.where(2.0 * num(stage) < pp, 2.0 * np.ceil(num(pp) / 2.0) - near, near + 1.0)
 
 
 def seconds(line: Line) -> Num:
