@@ -143,7 +143,7 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
         weights_hide=_weights_hide(training, choices, name),
-        send_hidden=(modern or training.framework == ZERO_BUBBLE) and choices.schedule not in ("gpipe", "1f1b") and _sends_overlap(training),
+        send_hidden=_sends_overlap(training, choices, modern=modern),
         step_seconds=table.value("host_step_seconds"),
         permute_factor=table.value(f"permute_{dispatcher}"),
         activation_factor=table.value("expert_activation_fused") if fused else 1.0,
@@ -168,7 +168,9 @@ def _quantise(training: Training, name: str) -> str:
     return "quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"
 
 
-def _sends_overlap(training: Training) -> bool:
+def _sends_overlap(training: Training, choices: Choices, *, modern: bool) -> bool:
+    if choices.schedule in ("gpipe", "1f1b") or not (modern or training.framework == ZERO_BUBBLE):
+        return False
     late = not "" < training.date < OVERLAP_SENDS_SINCE
     return training.extra.get("overlap_p2p", "yes" if late else "no") == "yes"
 

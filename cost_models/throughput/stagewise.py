@@ -159,7 +159,8 @@ def decisive(architecture: Architecture, held: Stages, layout: Layout) -> Stages
     index = num(held.index)
     if layout.stage_layers is not None or index.ndim != 1:
         return held
-    pick = decisive_index(architecture, layout.degrees.pp, layout.degrees.vpp, mirrored=layout.choices.schedule in MIRRORED).astype(np.int64)
+    mirrored = layout.choices.schedule in MIRRORED
+    pick = decisive_index(architecture, layout.degrees.pp, layout.degrees.vpp, mirrored=mirrored).astype(np.int64)
     if np.array_equal(index, pick):
         return held
 

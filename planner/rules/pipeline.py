@@ -64,7 +64,7 @@ def _folded(case: Case, layout: Layout) -> Mask:
         return True
     pp, layers = num(layout.degrees.pp), float(case.architecture.layers)
     if case.framework == "megatron-zb":
-        return np.asarray(np.mod(np.ceil(layers / pp), 2.0) == 0.0)
+        return divides(2.0 * pp, layers)
     return np.asarray(2.0 * pp <= layers)
 
 
@@ -72,7 +72,7 @@ def _folded_given(case: Case, layout: Layout) -> str:
     d, a = layout.degrees, case.architecture
     given = f"schedule={layout.choices.schedule} with pp={show(d.pp)}"
     if case.framework == "megatron-zb" and 2.0 * float(num(d.pp)) <= a.layers:
-        return f"{given}: two equal chunks a stage need an even number of layers on each, {a.id} has {a.layers}"
+        return f"{given}: two equal chunks a stage need an even number of layers on each stage, alike; {a.id} has {a.layers}"
     return f"{given}: two chunks a stage need more than the {a.layers} layers of {a.id}"
 
 
@@ -91,6 +91,13 @@ def _fork_model(case: Case) -> str:
         ("sliding windows", a.sliding_window is not None),
     ]
     return ", ".join(words for words, has in lacks if has)
+
+
+def _fork_layers(case: Case, layout: Layout) -> Mask:
+    if layout.choices.schedule not in ("1f1b", "zb-h1"):
+        return True
+    pp, layers = layout.degrees.pp, float(case.architecture.layers)
+    return divides(pp, layers) | divides(pp, layers + 2.0)
 
 
 def _fork_v(case: Case, layout: Layout) -> Mask:
@@ -116,10 +123,22 @@ RULES = (
     Rule(
         id="fork_model",
         sentence="the zero-bubble fork runs Megatron core 0.9's own layers: no latent attention, no windows, embedding and head apart",
-        source="sail-sg/zero-bubble-pipeline-parallelism megatron/core/zbpp_utils.py (validate_arguments), core/transformer/dot_product_attention.py:47-52",
+        source="sail-sg/zero-bubble-pipeline-parallelism core/zbpp_utils.py:76, core/transformer/dot_product_attention.py:47-52",
         reads=(),
         holds=lambda case, layout: not _fork_model(case),
         given=lambda case, layout: f"{case.architecture.id} has {_fork_model(case)}, which megatron-zb does not run",
+        frameworks=("megatron-zb",),
+    ),
+    Rule(
+        id="fork_layers",
+        sentence="in the zero-bubble fork stages are alike, or the first and the last hold one layer less",
+        source="sail-sg/zero-bubble-pipeline-parallelism README.md, training/arguments.py:260 (--allow-padding-num-layers)",
+        reads=("pp", "schedule"),
+        holds=_fork_layers,
+        given=lambda case, layout: (
+            f"pp={show(layout.degrees.pp)} divides neither the {case.architecture.layers} layers of {case.architecture.id} nor two more"
+        ),
+        vary=("pp",),
         frameworks=("megatron-zb",),
     ),
     Rule(
@@ -152,7 +171,8 @@ RULES = (
         reads=("pp", "dp", "micro_batch"),
         holds=_dualpipe_batches,
         given=lambda case, layout: (
-            f"{_counted(case, layout)} with pp={show(layout.degrees.pp)}: DualPipe needs an even number of at least {show(2.0 * num(layout.degrees.pp))}"
+            f"{_counted(case, layout)} with pp={show(layout.degrees.pp)}: DualPipe needs an even number of at least"
+            f" {show(2.0 * num(layout.degrees.pp))}"
         ),
         vary=("micro_batch",),
         frameworks=("dualpipe",),
