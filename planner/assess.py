@@ -16,7 +16,7 @@ from planner.misses import miss_of
 from planner.over_software import SoftwareBand, over_software
 from planner.plan import Broken, NearMiss, Plan
 from planner.rules import broken
-from planner.rules.frameworks import SEARCHED, SUPPORT, running
+from planner.rules.frameworks import SUPPORT, searched
 from planner.rules.rule import CHOICES, DEGREES
 
 if TYPE_CHECKING:
@@ -44,13 +44,11 @@ def assess(resolved: Resolved) -> Assessment:
     """Judge the request's layout on the first pool of its cluster.
 
     Where no framework is asked for, the first whose laws the layout keeps is taken, and named in `assumed`: the usual ones first, then
-    those that run the schedule asked for.
+    those that run a rare schedule asked for.
     """
     named = resolved.frameworks
     usual = first_framework(resolved.training.method, resolved.cluster.pools[0].count)
-    asked_for = resolved.request.schedule if resolved.request is not None else None
-    others = () if asked_for is None else running(asked_for)
-    tried: tuple[Framework, ...] = named or tuple(dict.fromkeys((usual, *SEARCHED, *others)))
+    tried: tuple[Framework, ...] = named or tuple(dict.fromkeys((usual, *searched(resolved.fixed.get("schedule")))))
     judged = [(case := resolved.case(framework=f), layout_of(case), broken(case, layout_of(case))) for f in tried]
     case, layout, laws = min(judged, key=lambda j: len(j[2]))
     asked = resolved.request

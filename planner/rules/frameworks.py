@@ -195,7 +195,15 @@ SUPPORT: dict[Framework, Support] = {
 SEARCHED: tuple[Framework, ...] = ("megatron", "torchtitan", "deepspeed", "fsdp", "hf")
 """Frameworks over which a search goes when none is asked for; the first that can run a plan is the one it is costed in."""
 
+RARE: tuple[ScheduleName, ...] = ("zb-h1", "zb-v", "dualpipe")
+"""Schedules that none of SEARCHED runs as it comes."""
 
-def running(schedule: str) -> tuple[Framework, ...]:
+
+def searched(schedule: str | None) -> tuple[Framework, ...]:
+    """Return the frameworks to go over where none is asked for, but perhaps a schedule: for a rare one also those that run it."""
+    return tuple(dict.fromkeys((*SEARCHED, *running(schedule)))) if schedule in RARE else SEARCHED
+
+
+def running(schedule: str | None) -> tuple[Framework, ...]:
     """Return the frameworks that run a pipeline schedule."""
     return tuple(name for name, support in SUPPORT.items() if schedule in support.schedules)

@@ -238,6 +238,17 @@ def test_a_schedule_alone_finds_who_runs_it(run_planner: Runner, schedule: str) 
     ended = run_planner("estimate", *flags, "--json")
     assert ended.exit_code in (0, 3), ended.err
     assert json.loads(ended.out)["training"]["framework"] in RUN_BY[schedule]
+    unknown = run_planner("estimate", *flags, "--framework", "unknown")
+    assert unknown.exit_code in (0, 3), unknown.err
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe"])
+def test_a_search_under_a_rare_schedule_finds_who_runs_it(run_planner: Runner, schedule: str) -> None:
+    flags = ("--model", "7b", "--cluster", "8xH100-80G", "--schedule", schedule, "--min", "pp=2", "--json")
+    ended = run_planner("search", *flags)
+    assert ended.exit_code == 0, ended.err
+    best = json.loads(ended.out)["plans"][0]
+    assert (best["training"]["framework"], best["layout"]["schedule"]) == (RUN_BY[schedule][-1], schedule)
 
 
 def test_a_framework_without_the_schedule_says_who_has_it(run_planner: Runner) -> None:
