@@ -100,8 +100,8 @@ class Activations:
     """Logits that the caller keeps."""
     offloaded: Num
     """Bytes per rank that went to the host."""
-    ending: tuple[Term, ...]
-    """What of `kept` is alive while the stage's first layer runs backward for the last micro-batch."""
+    ending: Callable[[], tuple[Term, ...]]
+    """Gives what of `kept` is alive while the stage's first layer runs backward for the last micro-batch."""
 
 
 def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps, stages: Stages) -> Activations:
@@ -120,7 +120,11 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
         source="one layer run again, and the gradients inside one layer",
     )
     saved, copies, outputs = _logits(training, stack, layout.choices, ops, stages, flight)
-    offloaded = _offloaded(kept, gone, totals.away, flight, stages)
+
+    def ending() -> tuple[Term, ...]:
+        other = np.maximum(flight - 1.0, 0.0) / np.maximum(flight, 1e-9)
+        return _each(kept, lambda value: value * other)
+
     found = Activations(
         kept=kept,
         live=live,
@@ -128,8 +132,8 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
         kept_logits=saved,
         loss=copies,
         outputs=outputs,
-        offloaded=offloaded,
-        ending=_each(kept, lambda value: value * (np.maximum(flight - 1.0, 0.0) / np.maximum(flight, 1e-9))),
+        offloaded=_offloaded(kept, gone, totals.away, flight, stages),
+        ending=ending,
     )
     return _of_two(layout, found, flight) if layout.choices.schedule in MIRRORED else found
 
@@ -161,7 +165,7 @@ def _of_two(layout: Layout, one: Activations, flight: Num) -> Activations:
         loss=_each(one.loss, larger),
         outputs=_each(one.outputs, sum_of),
         offloaded=sum_of(one.offloaded),
-        ending=_each(one.kept, ending),
+        ending=lambda: _each(one.kept, ending),
     )
 
 

@@ -103,7 +103,7 @@ def _phases(training: Training, regime: Regime, layout: Layout, p: Parts) -> dic
     backward = running.plus(*a.outputs, *b.backward, a.live)
     if s.gradients or training.method != "full":
         last = _last_live(training, regime, layout, p)
-        backward = _later_of(backward, reduced.plus(*a.ending, *a.outputs, *b.backward, last))
+        backward = _later_of(backward, reduced.plus(*a.ending(), *a.outputs, *b.backward, last))
     return {
         "load": loaded,
         "forward": running.plus(*a.kept_logits, *a.loss, *a.outputs, *b.forward),

@@ -98,7 +98,10 @@ SUPPORT: dict[Framework, Support] = {
         recompute=("none", "selective", "full"),
         offload=("none", "optimizer+params"),
         shard_group_zero=(2, 3),
-        source="torchtitan distributed/parallel_dims.py, distributed/pipeline_parallel.py, config/configs.py (b5bcd76c)",
+        source=(
+            "torchtitan distributed/parallel_dims.py, distributed/pipeline_parallel.py, config/configs.py (b5bcd76c); its"
+            " InterleavedZeroBubble (two chunks a rank at least), DualPipeV and LoopedBFS are none of planner's schedules"
+        ),
     ),
     "fsdp": Support(
         methods=_ALL,
