@@ -10,7 +10,9 @@ from cost_models.training import Framework, Implementation, Loss, Training
 Kernel = Literal["eager", "sdpa", "flash2", "mem_eff"]
 """Attention: scores in memory; torch's SDPA (a mask where one is needed); flash-attn 2; SDPA's memory-efficient kernel."""
 
-MEGATRON: tuple[Framework, ...] = ("megatron", "megatron-deepspeed")
+MEGATRON: tuple[Framework, ...] = ("megatron", "megatron-deepspeed", "megatron-zb")
+ACCUMULATION_FUSED: tuple[Framework, ...] = ("megatron", "megatron-zb")
+"""Weight-gradient products add to the accumulated gradient in place (Megatron-LM's gradient_accumulation_fusion)."""
 TORCHTITAN_FUSED_SINCE = "2025-06"
 """torchtitan's optimizer is fused by default from spring 2025 on (first seen in runs of mid-2025), foreach before."""
 COMPILED_LOSS_SINCE = "2025-06"
@@ -65,7 +67,7 @@ def _foreach(training: Training) -> bool:
 
 def _implementation(training: Training) -> Implementation:
     if training.framework in MEGATRON:
-        return "megatron"
+        return "megatron-unfused" if training.framework == "megatron-zb" else "megatron"
     compiled = training.framework in ("torchtitan",) if training.compile is None else training.compile
     return "compiled" if compiled else "hf"
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.layout import Choices, Degrees, Layout
-from cost_models.numeric import Num, num, plus
+from cost_models.numeric import Num, nothing, num, plus
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FOLDED = ("zb-v",)
 """Schedules whose second chunk runs back up the stages, so that the first stage holds embedding and head."""
 MIRRORED = ("dualpipe",)
-"""Schedules whose ranks run the stage at their own place, and that at the same distance from the other end."""
+"""Schedules whose ranks hold and run the stage at their own place, and that at the same distance from the other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def stages(architecture: Architecture, layout: Layout, *, every: bool = False) -
     """Return the stages to evaluate.
 
     A batch looks at the decisive stages (see `decisive`). `every` (single layouts only) returns all of them, as do layouts
-    with explicit `stage_layers`.
+    with explicit `stage_layers`. Under a mirrored schedule both read the same from either end (see `both`).
     """
     d = layout.degrees
     if layout.stage_layers is not None:
@@ -81,58 +81,95 @@ def stages(architecture: Architecture, layout: Layout, *, every: bool = False) -
         if pp.ndim:
             raise ValueError("every stage can be listed for a single layout only")
         return _balanced(architecture, layout, np.arange(int(pp), dtype=np.float64))
-    index, counts = _decided(architecture, num(d.pp), num(d.vpp))
+    index, counts = _decided(architecture, num(d.pp), num(d.vpp), layout.choices.schedule in MIRRORED)
     return _stages(layout, index, counts)
 
 
-def decisive(architecture: Architecture, pp: Num, vpp: Num) -> npt.NDArray[np.float64]:
+def decisive(architecture: Architecture, pp: Num, vpp: Num, *, mirrored: bool = False) -> npt.NDArray[np.float64]:
     """Return the positions of the stages that can hold the most memory or work under the balanced split, (K,) or (N, K).
 
     First and last hold embedding and head. Among the others a later stage has fewer micro-batches in flight, so it matters only if it
     holds more layers of some kind than each stage before it: the second, and where kinds differ perhaps a few more. Rows with fewer
-    of them repeat the second, so that positions never fall.
+    of them repeat the second, so that positions never fall. `mirrored`: all stages, as each pair of them may weigh most; rows with
+    fewer repeat those in the middle.
     """
-    return _decided(architecture, num(pp), num(vpp))[0]
+    return _decided(architecture, num(pp), num(vpp), mirrored)[0]
+
+
+def both(layout: Layout, value: Num) -> Num:
+    """Return what a rank has of `value`, (…, K) by stage: under a mirrored schedule that of its own stage and of the mirrored one."""
+    if layout.choices.schedule not in MIRRORED or nothing(value):
+        return value
+    x = num(value)
+    return x + x[..., ::-1] if x.ndim else x + x
+
+
+def of_ranks(layout: Layout, held: Stages) -> Stages:
+    """Return what the ranks of the evaluated stages hold: under a mirrored schedule two stages each."""
+    if layout.choices.schedule not in MIRRORED:
+        return held
+    return Stages(
+        index=held.index,
+        layers=both(layout, held.layers),
+        kind_layers=tuple(both(layout, kind) for kind in held.kind_layers),
+        embedding=both(layout, held.embedding),
+        head=both(layout, held.head),
+        first_layer=both(layout, held.first_layer),
+        recomputed=both(layout, held.recomputed),
+    )
 
 
 _Decided = tuple[npt.NDArray[np.float64], tuple[npt.NDArray[np.float64], ...]]
 """Positions of the decisive stages, and their layers of each kind."""
 
 
-def _decided(architecture: Architecture, pp: npt.NDArray[np.float64], vpp: npt.NDArray[np.float64]) -> _Decided:
+def _decided(architecture: Architecture, pp: npt.NDArray[np.float64], vpp: npt.NDArray[np.float64], mirrored: bool) -> _Decided:
     """Return the decisive stages, looked up once for each pair of pp and vpp in a batch.
 
     The arrays lie stage by stage in memory: numpy's inner loops then run over the layouts, not over a handful of stages.
     """
-    known = _known_pipelines(architecture)
+    known = _known_pipelines(architecture, mirrored)
     if not (pp.ndim or vpp.ndim):
-        index, counts = _pipeline(architecture, known, int(pp), int(vpp))
+        index, counts = _pipeline(architecture, known, int(pp), int(vpp), mirrored)
         return index, tuple(counts)
     p, v = (x.reshape(-1) for x in np.broadcast_arrays(pp, vpp))
     pairs, rows = np.unique(p * (np.max(v) + 1.0) + v, return_inverse=True)
     first = np.empty(len(pairs), dtype=np.intp)
     first[rows] = np.arange(len(rows))
-    found = [_pipeline(architecture, known, int(a), int(b)) for a, b in zip(p[first], v[first], strict=True)]
+    found = [_pipeline(architecture, known, int(a), int(b), mirrored) for a, b in zip(p[first], v[first], strict=True)]
     most = max(len(index) for index, _ in found)
-    padded = [[0, *[1] * (most - len(index)), *range(1, len(index))] for index, _ in found]
+    padded = [_padded(len(index), most, mirrored) for index, _ in found]
     positions = np.stack([index[k] for (index, _), k in zip(found, padded, strict=True)], axis=1)
     held = np.stack([counts[:, k] for (_, counts), k in zip(found, padded, strict=True)], axis=2)
     return positions.take(rows, axis=1).T, tuple(kind.take(rows, axis=1).T for kind in held)
+
+
+def _padded(stages: int, most: int, mirrored: bool) -> list[int]:
+    """Columns that make `stages` into `most`: the second once more and again, or the two in the middle, as often each."""
+    more = most - stages
+    if not mirrored:
+        return [0, *[1] * more, *range(1, stages)]
+    half = stages // 2
+    return [*range(half), *[half - 1] * (more // 2), *[half] * (more // 2), *range(half, stages)]
 
 
 _Pipeline = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 @lru_cache(maxsize=64)
-def _known_pipelines(architecture: Architecture) -> dict[tuple[int, int], _Pipeline]:
+def _known_pipelines(architecture: Architecture, mirrored: bool) -> dict[tuple[int, int], _Pipeline]:
     """The decisive stages that were asked for, by pp and vpp (few thousands at most)."""
     return {}
 
 
-def _pipeline(architecture: Architecture, known: dict[tuple[int, int], _Pipeline], pp: int, vpp: int) -> _Pipeline:
-    """Decisive stages of one pipeline and their layers, (K,) and (kinds, K)."""
+def _pipeline(architecture: Architecture, known: dict[tuple[int, int], _Pipeline], pp: int, vpp: int, mirrored: bool) -> _Pipeline:
+    """Decisive stages of one pipeline and their layers, (K,) and (kinds, K); mirrored ones in even number, with the middle one of odd
+    ranks twice."""
     if (pp, vpp) not in known:
-        index = num([0, min(1, pp - 1), *_records(architecture, pp, vpp), pp - 1])
+        if mirrored:
+            index = num([*range((pp + 1) // 2), *range(pp // 2, pp)])
+        else:
+            index = num([0, min(1, pp - 1), *_records(architecture, pp, vpp), pp - 1])
         layout = Layout(degrees=Degrees(pp=float(pp), vpp=float(vpp)), choices=Choices())
         held = np.stack([num(c) for c in _balanced(architecture, layout, index).kind_layers])
         index.flags.writeable = held.flags.writeable = False

@@ -10,7 +10,11 @@ Method = Literal["full", "lora", "qlora", "inference"]
 TrainPrecision = Literal["fp32", "fp16", "bf16", "fp8"]
 Optimizer = Literal["adamw", "sgd", "adafactor", "adam8bit", "lion", "muon"]
 Attention = Literal["eager", "flash"]
-Framework = Literal["megatron", "deepspeed", "fsdp", "torchtitan", "hf", "nanotron", "litgpt", "megatron-deepspeed"]
+Framework = Literal[
+    "megatron", "deepspeed", "fsdp", "torchtitan", "hf", "nanotron", "litgpt", "megatron-deepspeed", "megatron-zb", "dualpipe"
+]
+"""`megatron-zb`: the fork of Megatron-LM with zero-bubble schedules (sail-sg/zero-bubble-pipeline-parallelism); `dualpipe`: the library
+deepseek-ai/DualPipe around modules of plain PyTorch."""
 Implementation = Literal["megatron", "hf", "compiled", "megatron-unfused"]
 Loss = Literal["eager", "compiled", "chunked", "fused", "vocab-parallel"]
 

@@ -16,7 +16,7 @@ from planner.misses import miss_of
 from planner.over_software import SoftwareBand, over_software
 from planner.plan import Broken, NearMiss, Plan
 from planner.rules import broken
-from planner.rules.frameworks import SEARCHED, SUPPORT
+from planner.rules.frameworks import SUPPORT, searched
 from planner.rules.rule import CHOICES, DEGREES
 
 if TYPE_CHECKING:
@@ -43,11 +43,12 @@ class Assessment:
 def assess(resolved: Resolved) -> Assessment:
     """Judge the request's layout on the first pool of its cluster.
 
-    Where no framework is asked for, the first whose laws the layout keeps is taken, and named in `assumed`.
+    Where no framework is asked for, the first whose laws the layout keeps is taken, and named in `assumed`: the usual ones first, then
+    those that run a rare schedule asked for.
     """
     named = resolved.frameworks
     usual = first_framework(resolved.training.method, resolved.cluster.pools[0].count)
-    tried: tuple[Framework, ...] = named or tuple(dict.fromkeys((usual, *SEARCHED)))
+    tried: tuple[Framework, ...] = named or tuple(dict.fromkeys((usual, *searched(resolved.fixed.get("schedule")))))
     judged = [(case := resolved.case(framework=f), layout_of(case), broken(case, layout_of(case))) for f in tried]
     case, layout, laws = min(judged, key=lambda j: len(j[2]))
     asked = resolved.request
@@ -103,7 +104,7 @@ def _usual(case: Case, d: Degrees) -> dict[str, Any]:
     return {
         "zero": _usual_zero(case, d),
         "sequence_parallel": support.sequence_parallel and tp > 1 and case.training.seq % (tp * cp) == 0 and not inference,
-        "schedule": "interleaved" if float(num(d.vpp)) > 1 else "1f1b",
+        "schedule": "interleaved" if float(num(d.vpp)) > 1 else "1f1b" if "1f1b" in support.schedules else support.schedules[0],
         "recompute": "full" if _checkpointed(case) else "none",
     }
 

@@ -16,7 +16,7 @@ from planner.plan import Plan, Searched, SearchResult, Status
 from planner.proof import proof, split_notes
 from planner.refine import Refined, certificate, joined, refine
 from planner.rules import laws
-from planner.rules.frameworks import SEARCHED
+from planner.rules.frameworks import searched
 from planner.scan import OutOfTime, Scan
 from planner.space import Counts, Group, groups
 
@@ -113,7 +113,7 @@ def spaces(resolved: Resolved, pool: Pool, counts: Counts) -> Iterator[Group]:
 
 def frameworks(resolved: Resolved) -> tuple[Framework, ...]:
     """Return the frameworks that a search goes over."""
-    return resolved.frameworks or SEARCHED
+    return resolved.frameworks or searched(resolved.fixed.get("schedule"))
 
 
 def _verified(entry: Entry) -> Plan:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cost_models.stack import MEGATRON
+
 if TYPE_CHECKING:
     from cost_models.layout import Choices
     from cost_models.training import Optimizer, Training
@@ -278,6 +280,8 @@ _DEFAULT_16BIT = {
     "hf": "autocast",
     "nanotron": "nanotron",
     "litgpt": "pure-bf16",
+    "megatron-zb": "megatron",
+    "dualpipe": "fp32-master",
 }
 """Framework -> regime of a full 16-bit (or fp8) training."""
 
@@ -318,7 +322,7 @@ def regime_of(training: Training, choices: Choices) -> Regime:
     if training.optimizer == "adafactor":
         return replace(regime, moment_bytes=FACTORED_STATE_BYTES, other_moment_bytes=FACTORED_STATE_BYTES)
     matrices, others = _STATE_ELEMENTS[training.optimizer]
-    if training.optimizer == "sgd" and training.framework in ("megatron", "megatron-deepspeed"):
+    if training.optimizer == "sgd" and training.framework in MEGATRON:
         matrices, others = 1.0, 1.0
     return replace(regime, moment_bytes=matrices * regime.state_bytes, other_moment_bytes=others * regime.state_bytes)
 
@@ -331,8 +335,8 @@ def default_name(training: Training, choices: Choices) -> str:
         return _adapter_name(training)
     if training.precision == "fp32":
         return "fp32"
-    if training.precision == "fp16" and training.framework in ("megatron", "megatron-deepspeed"):
-        return "megatron-fp16" if training.framework == "megatron" else "deepspeed"
+    if training.precision == "fp16" and training.framework in MEGATRON:
+        return "deepspeed" if training.framework == "megatron-deepspeed" else "megatron-fp16"
     if training.framework == "deepspeed" and training.extra.get("states") == "bf16":
         return "deepspeed-bf16-states"
     return _DEFAULT_16BIT[training.framework]
@@ -342,6 +346,6 @@ def _adapter_name(training: Training) -> str:
     if training.framework == "deepspeed" and training.adapter_fp32 is not True:
         return "adapter-master"
     peft = training.framework in ("hf", "fsdp") if training.adapter_fp32 is None else training.adapter_fp32
-    if training.framework in ("megatron", "megatron-deepspeed"):
+    if training.framework in MEGATRON:
         return "megatron"
     return "adapter-fp32" if peft else "adapter-bf16"

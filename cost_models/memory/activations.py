@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from cost_models.choices.offload import is_offloaded
 from cost_models.choices.recompute import is_dropped
-from cost_models.choices.schedules import interleaved, schedule
+from cost_models.choices.schedules import dualpipe, interleaved, schedule
 from cost_models.layout import Choices, Layout, micro_batches
 from cost_models.ledger import Term, add
 from cost_models.memory.losses import loss_bytes
 from cost_models.numeric import Num, nothing, num, plus, times
 from cost_models.stack import Stack, stream_bytes
+from cost_models.stages import MIRRORED, both
 
 if TYPE_CHECKING:
     from cost_models.model_ops import ModelOps
@@ -98,19 +100,15 @@ class Activations:
     """Logits that the caller keeps."""
     offloaded: Num
     """Bytes per rank that went to the host."""
-    flight: Num
-    """Micro-batches in flight."""
-
-    def ending(self) -> tuple[Term, ...]:
-        """Return what of `kept` is alive while the stage's first layer runs backward for the last micro-batch."""
-        other = np.maximum(self.flight - 1.0, 0.0) / np.maximum(self.flight, 1e-9)
-        return tuple(Term(name=t.name, value=t.value * other, source=t.source, formula=t.formula) for t in self.kept)
+    ending: Callable[[], tuple[Term, ...]]
+    """Gives what of `kept` is alive while the stage's first layer runs backward for the last micro-batch."""
 
 
 def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps, stages: Stages) -> Activations:
-    """Return the activations of every evaluated stage, bytes per rank.
+    """Return the activations of the rank of every evaluated stage, bytes.
 
     Source: saved tensors of the implementation; micro-batches in flight of the schedule. Assumes: layers of one kind keep the same.
+    A rank with two stages (cost_models.stages.MIRRORED) keeps the tensors of both, and runs one at a time.
     """
     flight = _in_flight(training, layout, stages)
     totals = _per_stage([layer_bytes(rows, training, layout.choices) for _, rows in ops.kinds], layout.choices, ops, stages)
@@ -122,7 +120,12 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
         source="one layer run again, and the gradients inside one layer",
     )
     saved, copies, outputs = _logits(training, stack, layout.choices, ops, stages, flight)
-    return Activations(
+
+    def ending() -> tuple[Term, ...]:
+        other = np.maximum(flight - 1.0, 0.0) / np.maximum(flight, 1e-9)
+        return _each(kept, lambda value: value * other)
+
+    found = Activations(
         kept=kept,
         live=live,
         stream=ops.spread(ops.dims.sp_tokens * ops.dims.hidden * ops.dims.act_bytes),
@@ -130,7 +133,39 @@ def activations(training: Training, stack: Stack, layout: Layout, ops: ModelOps,
         loss=copies,
         outputs=outputs,
         offloaded=_offloaded(kept, gone, totals.away, flight, stages),
-        flight=flight,
+        ending=ending,
+    )
+    return _of_two(layout, found, flight) if layout.choices.schedule in MIRRORED else found
+
+
+def _each(terms: tuple[Term, ...], change: Callable[[Num], Num]) -> tuple[Term, ...]:
+    return tuple(Term(name=t.name, value=change(t.value), source=t.source, formula=t.formula) for t in terms)
+
+
+def _of_two(layout: Layout, one: Activations, flight: Num) -> Activations:
+    """Return the activations of ranks with two stages each, from those of every stage: kept are both, of which one micro-batch of one
+    ends at a time; what lives while a layer or a loss runs is that of one of them, the larger."""
+
+    def sum_of(value: Num) -> Num:
+        return both(layout, value)
+
+    def larger(value: Num) -> Num:
+        x = num(value)
+        return np.maximum(x, x[..., ::-1]) if x.ndim else value
+
+    def ending(value: Num) -> Num:
+        once = num(value / np.maximum(flight, 1e-9))
+        return both(layout, value) - np.minimum(once, once[..., ::-1])
+
+    return Activations(
+        kept=_each(one.kept, sum_of),
+        live=_each((one.live,), larger)[0],
+        stream=one.stream,
+        kept_logits=_each(one.kept_logits, sum_of),
+        loss=_each(one.loss, larger),
+        outputs=_each(one.outputs, sum_of),
+        offloaded=sum_of(one.offloaded),
+        ending=lambda: _each(one.kept, ending),
     )
 
 
@@ -147,6 +182,8 @@ def _offloaded(kept: tuple[Term, ...], gone: Num, away: Num, flight: Num, stages
 def _in_flight(training: Training, layout: Layout, stages: Stages) -> Num:
     """Micro-batches whose activations of the whole stage are alive at its peak."""
     d, batches = layout.degrees, micro_batches(layout, training.global_batch)
+    if layout.choices.schedule in MIRRORED:
+        return dualpipe.one_way(stages.index, d.pp, batches)
     if layout.choices.schedule != "interleaved":
         return schedule(layout.choices.schedule).in_flight(stages.index, d.pp, d.vpp, batches)
     named = training.extra.get("microbatch_group")

@@ -20,6 +20,7 @@ from cost_models.memory.units import flat, flat_gradients, last_flat_gradient
 from cost_models.numeric import Num, num
 from cost_models.result import PHASES, MemoryCost
 from cost_models.stack import MEGATRON, Stack, resolve
+from cost_models.stages import of_ranks
 
 if TYPE_CHECKING:
     from cost_models.architecture import Architecture
@@ -46,24 +47,26 @@ class Parts:
 
 
 def memory(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, stages: Stages) -> MemoryCost:
-    """Return the memory of every evaluated stage, bytes per rank: shape (K,) for one layout, (N, K) for a batch.
+    """Return the memory of the rank of every evaluated stage, bytes: shape (K,) for one layout, (N, K) for a batch. Under a mirrored
+    schedule a rank holds two stages.
 
     The allocated peak is the highest of four phases: after loading; at the end of forward with the loss; in backward; in the
     optimizer step. Reserved adds what the allocator caches, device adds context and communicators.
     """
     regime = regime_of(training, layout.choices)
     stack = resolve(training)
-    h = held(architecture, training, ops, stages)
-    s = states(training, regime, layout, h, stages)
+    ranks = of_ranks(layout, stages)
+    h = held(architecture, training, ops, ranks)
+    s = states(training, regime, layout, h, ranks)
     if flat(training, layout):
-        s = replace(s, gradients=flat_gradients(training, regime, layout, h, s, stages))
+        s = replace(s, gradients=flat_gradients(training, regime, layout, h, s, ranks))
     parts = Parts(
         held=h,
         states=s,
         activations=activations(training, stack, layout, ops, stages),
-        buffers=buffers(training, stack, regime, layout, pool, h, s, stages),
-        embedding=stages.embedding,
-        last_gradient=last_flat_gradient(training, regime, layout, h, stages),
+        buffers=buffers(training, stack, regime, layout, pool, h, s, ranks),
+        embedding=ranks.embedding,
+        last_gradient=last_flat_gradient(training, regime, layout, h, ranks),
         tied=architecture.tied_embeddings,
     )
     if training.method == "inference":

@@ -224,6 +224,16 @@ def replicated_gradients(tp: Placed, regime: Regime, elements: Num) -> Num:
     return collective_seconds(tp, "all_reduce", elements * (regime.main_gradient_bytes or regime.gradient_bytes))
 
 
+def mirrored_gradients(r: Replicas, regime: Regime, params: tuple[Num, Num]) -> Num:
+    """Return the seconds in which two ranks that hold the same two stages add up their gradients, of which each has those of half the
+    micro-batches: once a step, behind nothing, as far apart as the first and the last rank.
+
+    `params`: trained dense and expert parameters of a rank. Source: deepseek-ai/DualPipe examples/example_dualpipe.py (after `step`).
+    """
+    owned = params[0] / r.divided + params[1] / r.expert_divided
+    return collective_seconds(r.ends, "all_reduce", owned * regime.reduce_bytes)
+
+
 def _behind_window(busy: Num, window: Num, hidden: float) -> Num:
     if hidden == 0.0:
         return busy

@@ -36,6 +36,11 @@ ASYNC_TP_SINCE = "2022"
 core/tensor_parallel/layers.py: LinearWithGradAccumulationAndAsyncCommunication)."""
 
 
+ZERO_BUBBLE = "megatron-zb"
+"""Its runtime splits the backward of Megatron's own (local) layers, not Transformer Engine's; it sends beside compute, and neither reduces
+gradients nor gathers parameters beside it (megatron/core/zbpp_utils.py, 39f2c186)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Software:
     """Resolved behaviour of one stack."""
@@ -137,8 +142,8 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         fsdp_hidden=_fsdp_hidden(training),
         grad_hidden=table.value("grad_hidden") if overlap else 0.0,
         gather_hidden=table.value("grad_hidden") if modern else 0.0,
-        weights_hide=_weights_hide(training, name),
-        send_hidden=modern and choices.schedule not in ("gpipe", "1f1b") and _sends_overlap(training),
+        weights_hide=_weights_hide(training, choices, name),
+        send_hidden=_sends_overlap(training, choices, modern=modern),
         step_seconds=table.value("host_step_seconds"),
         permute_factor=table.value(f"permute_{dispatcher}"),
         activation_factor=table.value("expert_activation_fused") if fused else 1.0,
@@ -163,14 +168,18 @@ def _quantise(training: Training, name: str) -> str:
     return "quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"
 
 
-def _sends_overlap(training: Training) -> bool:
+def _sends_overlap(training: Training, choices: Choices, *, modern: bool) -> bool:
+    if choices.schedule in ("gpipe", "1f1b") or not (modern or training.framework == ZERO_BUBBLE):
+        return False
     late = not "" < training.date < OVERLAP_SENDS_SINCE
     return training.extra.get("overlap_p2p", "yes" if late else "no") == "yes"
 
 
-def _weights_hide(training: Training, name: str) -> bool:
+def _weights_hide(training: Training, choices: Choices, name: str) -> bool:
+    """Not where the weight gradient waits for a pass of its own (the fork's core/tensor_parallel/layers.py)."""
     late = not "" < training.date < ASYNC_TP_SINCE
-    return late and training.framework == "megatron" and name in ("megatron_local", "megatron_te")
+    mine = training.framework == "megatron" or (training.framework == ZERO_BUBBLE and choices.schedule not in ("zb-h1", "zb-v"))
+    return late and mine and name in ("megatron_local", "megatron_te")
 
 
 def _hooks(training: Training, choices: Choices, name: str) -> tuple[float, float]:
@@ -204,6 +213,8 @@ def stack_class(training: Training) -> str:
         return "compiled" if training.compile is not False else "eager"
     if training.framework == "megatron":
         return "megatron_local" if training.date and training.date < "2023" else "megatron_te"
+    if training.framework == ZERO_BUBBLE:
+        return "megatron_local"
     if training.framework == "megatron-deepspeed":
         return "megatron_deepspeed"
     if training.framework in ("hf", "deepspeed"):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cost_models.choices.pipeline import Line
 from cost_models.numeric import Num, nothing, num, plus, times
-from cost_models.stages import MIRRORED, Stages
+from cost_models.stages import MIRRORED, Stages, both
 from cost_models.stages import decisive as decisive_index
 from cost_models.throughput.unit import Unit
 
@@ -159,7 +159,8 @@ def decisive(architecture: Architecture, held: Stages, layout: Layout) -> Stages
     index = num(held.index)
     if layout.stage_layers is not None or index.ndim != 1:
         return held
-    pick = decisive_index(architecture, layout.degrees.pp, layout.degrees.vpp).astype(np.int64)
+    mirrored = layout.choices.schedule in MIRRORED
+    pick = decisive_index(architecture, layout.degrees.pp, layout.degrees.vpp, mirrored=mirrored).astype(np.int64)
     if np.array_equal(index, pick):
         return held
 
@@ -199,14 +200,14 @@ class Pick:
         return num(x.T.reshape(-1).take(self.flat))
 
 
-def slowest(layout: Layout, held: Stages, time: Num) -> Callable[[Num], Num]:
+def slowest(layout: Layout, time: Num) -> Callable[[Num], Num]:
     """Return the pick of the rank with the longest time: its stage's value, or the mean of both where it runs two."""
     if layout.choices.schedule not in MIRRORED:
         x = num(time)
         return Pick(_highest(x), x.shape[-1])
-    ranks = _mirrored(layout, held, time)
+    ranks = num(both(layout, time)) / 2.0
     pick = Pick(_highest(ranks), ranks.shape[-1])
-    return lambda value: pick(_mirrored(layout, held, value))
+    return lambda value: pick(num(both(layout, value)) / 2.0)
 
 
 def _highest(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -219,17 +220,6 @@ def _highest(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         position = np.where(x[:, stage] > best, stage, position)
         best = np.maximum(best, x[:, stage])
     return position
-
-
-def _mirrored(layout: Layout, held: Stages, value: Num) -> npt.NDArray[np.float64]:
-    """Return the mean of each stage and the one at the same distance from the other end; inner stages that were not listed are alike."""
-    x = num(value)
-    if x.ndim == 0 or x.shape[-1] == 1:
-        return x
-    if layout.stage_layers is not None:
-        return num((x + x[..., ::-1]) / 2.0)
-    other = np.where(num(held.index) == num(layout.degrees.pp) - 1.0, x[..., :1], x)
-    return num((x + np.concatenate([np.broadcast_to(x[..., -1:], other[..., :1].shape), other[..., 1:]], axis=-1)) / 2.0)
 
 
 def flat(value: Num) -> Num:

@@ -12,6 +12,8 @@ from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term
 from cost_models.numeric import Num, nothing, num
 from cost_models.result import TimeCost
+from cost_models.stack import ACCUMULATION_FUSED
+from cost_models.stages import FOLDED, MIRRORED, both
 from cost_models.throughput.collectives import (
     Fabric,
     Placed,
@@ -26,6 +28,7 @@ from cost_models.throughput.ranks import ranks
 from cost_models.throughput.replicas import (
     Replicas,
     copied_embedding_bytes,
+    mirrored_gradients,
     offload_layers,
     replicas,
     replicated_gradients,
@@ -103,7 +106,7 @@ def _context(architecture: Architecture, training: Training, layout: Layout, win
     groups: dict[str, Placed] = {name: place(f, g) for name, g in sizes.items() if np.max(g.size) > 1.0}
     regime = regime_of(training, layout.choices)
     accumulated = regime.main_gradient_bytes or regime.gradient_bytes
-    fused = training.framework == "megatron"
+    fused = training.framework in ACCUMULATION_FUSED
     even = training.balanced_routing or "capacity_factor" in training.extra
     uneven = 1.0 if even else calibration("software").value("routing_imbalance")
     return Context(
@@ -182,7 +185,7 @@ def _ledger(
     (forward, forward_all), (backward, backward_all), (weight, weight_all) = passes
     d, names = layout.degrees, _sharing(layout, wing, p)
     send, taken = _send(groups, f, ops.spread(ops.dims.tokens / ops.dims.tp * (ops.dims.hidden * ops.dims.act_bytes)))
-    chunks = num(d.vpp) if layout.choices.schedule in ("interleaved",) else 1.0
+    chunks = num(d.vpp) if layout.choices.schedule == "interleaved" else 2.0 if layout.choices.schedule in FOLDED else 1.0
     exposed_send: Num = send * chunks
     if stack.send_hidden:
         window = window_left(num(forward_all) / d.pp / chunks, send, taken, p.whole(lambda u: u.network_f) / d.pp / chunks)
@@ -196,7 +199,7 @@ def _ledger(
         (forward_all + exposed_send * d.pp, backward_all + exposed_send * d.pp, weight_all),
     )
     whole = schedule(layout.choices.schedule).seconds(there)
-    pick = slowest(layout, held, there.forward + there.backward)
+    pick = slowest(layout, there.forward + there.backward)
     terms = list(stage_terms(p, pick, flat(m), training, named([n for n in names if not n.startswith(("ZeRO", "PP"))])))
     terms += pipeline_terms(
         whole=whole,
@@ -229,7 +232,7 @@ def _once(
     stack, r, f, groups = wing
     window, m, sends, ops = run
     regime = regime_of(training, layout.choices)
-    params = p.stage(lambda u: u.trained_dense), p.stage(lambda u: u.trained_expert)
+    params = both(layout, p.stage(lambda u: u.trained_dense)), both(layout, p.stage(lambda u: u.trained_expert))
     others = p.stage(lambda u: u.network_f) + sends, p.stage(lambda u: u.network_b) + p.again(rerun_network) + sends
     sync = synchronise(layout, groups, regime, stack, params, window, others, m, training)
     copied = copied_embedding_bytes(architecture, training, regime, ops.spread(ops.dims.vocab))
@@ -238,8 +241,10 @@ def _once(
         tied = flat(collective_seconds(groups.ends, "all_reduce", copied))
     replicated: Num | None = None
     if layout.choices.sequence_parallel and training.method == "full" and np.any(num(layout.degrees.tp) > 1.0):
-        replicated = replicated_gradients(place(f, groups.ranks.tp), regime, p.stage(lambda u: u.trained_replicated))
-    return [*step_terms(sync, update(layout, pool, groups, regime, r, params), layout, shared), *gradient_terms(tied, replicated)]
+        replicated = replicated_gradients(place(f, groups.ranks.tp), regime, both(layout, p.stage(lambda u: u.trained_replicated)))
+    mirrored = mirrored_gradients(groups, regime, params) if layout.choices.schedule in MIRRORED else None
+    made = step_terms(sync, update(layout, pool, groups, regime, r, params), layout, shared)
+    return [*made, *gradient_terms(tied, replicated, mirrored)]
 
 
 def _sharing(layout: Layout, wing: Wing, p: Parts) -> list[str]:

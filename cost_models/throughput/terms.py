@@ -146,11 +146,12 @@ def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, sc
 
 
 FINALIZE = "Megatron-LM core/distributed/finalize_model_grads.py; alpha-beta by tier"
+MIRROR = "deepseek-ai/DualPipe examples/example_dualpipe.py; alpha-beta by tier"
 
 
-def gradient_terms(tied: Num | None, replicated: Num | None) -> list[Term]:
+def gradient_terms(tied: Num | None, replicated: Num | None, mirrored: Num | None) -> list[Term]:
     """Return the reductions of gradients beyond those of the replicas, each exposed: of a copied embedding between first and last stage,
-    and of norms and routers over tp. None: the model or layout has none."""
+    of norms and routers over tp, and of stages that two ranks hold. None: the model or layout has none."""
     terms = []
     if tied is not None:
         text = "gradient of the embedding, all-reduced between first and last stage: vocabulary / tp x width x gradient bytes"
@@ -158,6 +159,9 @@ def gradient_terms(tied: Num | None, replicated: Num | None) -> list[Term]:
     if replicated is not None:
         text = "gradients of norms and routers, all-reduced over tp under sequence parallelism"
         terms.append(Term(name="sp.gradients", value=longest(replicated), source=FINALIZE, formula=text))
+    if mirrored is not None:
+        text = "gradients of both stages of a rank, all-reduced with the rank at the same distance from the other end"
+        terms.append(Term(name="dp.mirror", value=longest(mirrored), source=MIRROR, formula=text))
     return terms
 
 

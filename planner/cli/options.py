@@ -85,7 +85,7 @@ _LAYOUT: list[Flag] = [
     Flag("--dp", "N", whole, "Data parallel size: tp × pp × cp × dp = GPUs."),
     Flag("--zero", "0|1|2|3", whole, "ZeRO stage."),
     Flag("--shard-group", "N", whole, "Ranks over which ZeRO shards (hybrid sharding); all data-parallel ranks if not given."),
-    Flag("--schedule", "1f1b|interleaved|gpipe", str, "Pipeline schedule."),
+    Flag("--schedule", "1f1b|interleaved|gpipe|zb-h1|zb-v|dualpipe", str, "Pipeline schedule; the last three run in few frameworks."),
     Flag("--recompute", "none|selective|full", str, "Activation recompute."),
     Flag("--recompute-modules", "NAMES", str, "What `selective` recomputes: core_attn, mlp, moe, moe_act, layernorm, …, joined by commas."),
     Flag("--recompute-layers", "K", whole, "Layers of each stage that `full` recomputes."),

@@ -18,7 +18,7 @@ from cost_models.memory.states import Held, States, held, states
 from cost_models.model_ops import ModelOps
 from cost_models.numeric import num
 from cost_models.stack import stream_bytes
-from cost_models.stages import Stages, stages
+from cost_models.stages import Stages, of_ranks, stages
 from cost_models.transformer import model_ops
 from hardware.calibration import calibration
 from planner.explain import at
@@ -41,9 +41,9 @@ class Known:
 
 
 def known(plan: Plan) -> Known:
-    """Return the ops, stages, regime and parameters of `plan`, of every stage."""
+    """Return the ops, stages, regime and parameters of `plan`, of the rank of every stage."""
     ops = model_ops(plan.architecture, plan.training, plan.layout)
-    every = stages(plan.architecture, plan.layout, every=plan.layout.stage_layers is None)
+    every = of_ranks(plan.layout, stages(plan.architecture, plan.layout, every=plan.layout.stage_layers is None))
     regime = regime_of(plan.training, plan.layout.choices)
     h = held(plan.architecture, plan.training, ops, every)
     return Known(ops=ops, stages=every, regime=regime, held=h, states=states(plan.training, regime, plan.layout, h, every))

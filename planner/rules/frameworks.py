@@ -98,7 +98,10 @@ SUPPORT: dict[Framework, Support] = {
         recompute=("none", "selective", "full"),
         offload=("none", "optimizer+params"),
         shard_group_zero=(2, 3),
-        source="torchtitan distributed/parallel_dims.py, distributed/pipeline_parallel.py, config/configs.py (b5bcd76c)",
+        source=(
+            "torchtitan distributed/parallel_dims.py, distributed/pipeline_parallel.py, config/configs.py (b5bcd76c); its"
+            " InterleavedZeroBubble (two chunks a rank at least), DualPipeV and LoopedBFS are none of planner's schedules"
+        ),
     ),
     "fsdp": Support(
         methods=_ALL,
@@ -157,8 +160,53 @@ SUPPORT: dict[Framework, Support] = {
         partial_offload_zero=(3,),
         source="Megatron-DeepSpeed megatron/arguments.py; DeepSpeed runtime/pipe/engine.py:76",
     ),
+    "megatron-zb": Support(
+        methods=("full",),
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd"),
+        zero=(0, 1),
+        zero_with_pp=(0, 1),
+        pipeline_methods=("full",),
+        axes=("tp", "pp", "vpp"),
+        sequence_parallel=True,
+        schedules=("1f1b", "interleaved", "zb-h1", "zb-v"),
+        recompute=("none", "selective", "full"),
+        recompute_layers=True,
+        rank_orders=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+        source=(
+            "sail-sg/zero-bubble-pipeline-parallelism megatron/core/zbpp_utils.py, megatron/training/arguments.py (39f2c186, on Megatron"
+            " core 0.9): --enable-zero-bubble --zero-bubble-max-pending-backward PP runs zb-h1, --zero-bubble-v-schedule zb-v"
+        ),
+    ),
+    "dualpipe": Support(
+        methods=("full",),
+        precisions=("fp32", "fp16", "bf16"),
+        optimizers=("adamw", "sgd"),
+        zero=(0,),
+        zero_with_pp=(0,),
+        pipeline_methods=("full",),
+        axes=("pp",),
+        schedules=("dualpipe",),
+        source=(
+            "deepseek-ai/DualPipe dualpipe/dualpipe.py, examples/example_dualpipe.py (3da1bbea): two modules of plain PyTorch a rank;"
+            " optimizer, replicas and the exchange of mirrored gradients are the caller's"
+        ),
+    ),
 }
 """Framework -> what it runs."""
 
 SEARCHED: tuple[Framework, ...] = ("megatron", "torchtitan", "deepspeed", "fsdp", "hf")
 """Frameworks over which a search goes when none is asked for; the first that can run a plan is the one it is costed in."""
+
+RARE: tuple[ScheduleName, ...] = ("zb-h1", "zb-v", "dualpipe")
+"""Schedules that none of SEARCHED runs as it comes."""
+
+
+def searched(schedule: str | None) -> tuple[Framework, ...]:
+    """Return the frameworks to go over where none is asked for, but perhaps a schedule: for a rare one also those that run it."""
+    return tuple(dict.fromkeys((*SEARCHED, *running(schedule)))) if schedule in RARE else SEARCHED
+
+
+def running(schedule: str | None) -> tuple[Framework, ...]:
+    """Return the frameworks that run a pipeline schedule."""
+    return tuple(name for name, support in SUPPORT.items() if schedule in support.schedules)

@@ -10,6 +10,7 @@ from cost_models.layout import Layout, micro_batches
 from cost_models.numeric import num
 from cost_models.stack import resolve
 from cost_models.stages import FOLDED
+from planner.rules.frameworks import SUPPORT, running
 from planner.rules.rule import Mask, Rule, divides, show
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def _chunks(case: Case, layout: Layout) -> Mask:
     chunks, layers = num(d.pp) * d.vpp, float(case.architecture.layers)
     if case.framework == "megatron":
         return divides(chunks, layers) | divides(chunks, layers + 1.0) | divides(chunks, layers + 2.0)
+    if case.framework == "megatron-zb":
+        return divides(chunks, layers)
     return np.asarray(chunks <= layers)
 
 
@@ -35,6 +38,8 @@ def _chunks_given(case: Case, layout: Layout) -> str:
     given = f"pp × vpp = {show(d.pp)} × {show(d.vpp)} = {show(num(d.pp) * d.vpp)}"
     if case.framework == "megatron":
         return f"{given} chunks do not divide the {a.layers} layers of {a.id}, with or without embedding and loss counted as layers"
+    if case.framework == "megatron-zb":
+        return f"{given} chunks do not divide the {a.layers} layers of {a.id}"
     return f"{given} chunks exceed the {a.layers} layers of {a.id}"
 
 
@@ -57,10 +62,121 @@ def _counted(case: Case, layout: Layout) -> str:
 def _folded(case: Case, layout: Layout) -> Mask:
     if layout.choices.schedule not in FOLDED:
         return True
-    return np.asarray(2.0 * num(layout.degrees.pp) <= case.architecture.layers)
+    pp, layers = num(layout.degrees.pp), float(case.architecture.layers)
+    if case.framework == "megatron-zb":
+        return divides(2.0 * pp, layers)
+    return np.asarray(2.0 * pp <= layers)
+
+
+def _folded_given(case: Case, layout: Layout) -> str:
+    d, a = layout.degrees, case.architecture
+    given = f"schedule={layout.choices.schedule} with pp={show(d.pp)}"
+    if case.framework == "megatron-zb" and 2.0 * float(num(d.pp)) <= a.layers:
+        return f"{given}: two equal chunks a stage need an even number of layers on each stage, alike; {a.id} has {a.layers}"
+    return f"{given}: two chunks a stage need more than the {a.layers} layers of {a.id}"
+
+
+def _schedule_given(case: Case, layout: Layout) -> str:
+    asked = layout.choices.schedule
+    who = ", ".join(running(asked)) or "no framework that planner knows"
+    return f"schedule={asked}: run by {who}; {case.framework} offers schedules {', '.join(SUPPORT[case.framework].schedules)}"
+
+
+def _fork_model(case: Case) -> str:
+    """What of the model the zero-bubble fork lacks, in words; empty: nothing."""
+    a = case.architecture
+    lacks = [
+        ("tied embeddings", a.tied_embeddings),
+        ("latent attention", a.mla is not None),
+        ("sliding windows", a.sliding_window is not None),
+    ]
+    return ", ".join(words for words, has in lacks if has)
+
+
+def _fork_layers(case: Case, layout: Layout) -> Mask:
+    if layout.choices.schedule not in ("1f1b", "zb-h1"):
+        return True
+    pp, layers = layout.degrees.pp, float(case.architecture.layers)
+    return divides(pp, layers) | divides(pp, layers + 2.0)
+
+
+def _fork_v(case: Case, layout: Layout) -> Mask:
+    if layout.choices.schedule != "zb-v":
+        return True
+    return np.asarray(micro_batches(layout, case.training.global_batch) >= 2.0 * num(layout.degrees.pp) - 1.0)
+
+
+def _dualpipe_batches(case: Case, layout: Layout) -> Mask:
+    m = micro_batches(layout, case.training.global_batch)
+    return np.asarray((m >= 2.0 * num(layout.degrees.pp)) & (np.mod(m, 2.0) == 0.0))
 
 
 RULES = (
+    Rule(
+        id="schedule_framework",
+        sentence="the framework offers the schedules",
+        source="table of planner/rules/frameworks.py, with the source of each row",
+        reads=("schedule",),
+        holds=lambda case, layout: layout.choices.schedule in SUPPORT[case.framework].schedules,
+        given=_schedule_given,
+    ),
+    Rule(
+        id="fork_model",
+        sentence="the zero-bubble fork runs Megatron core 0.9's own layers: no latent attention, no windows, embedding and head apart",
+        source="sail-sg/zero-bubble-pipeline-parallelism core/zbpp_utils.py:76, core/transformer/dot_product_attention.py:47-52",
+        reads=(),
+        holds=lambda case, layout: not _fork_model(case),
+        given=lambda case, layout: f"{case.architecture.id} has {_fork_model(case)}, which megatron-zb does not run",
+        frameworks=("megatron-zb",),
+    ),
+    Rule(
+        id="fork_layers",
+        sentence="in the zero-bubble fork stages are alike, or the first and the last hold one layer less",
+        source="sail-sg/zero-bubble-pipeline-parallelism README.md, training/arguments.py:260 (--allow-padding-num-layers)",
+        reads=("pp", "schedule"),
+        holds=_fork_layers,
+        given=lambda case, layout: (
+            f"pp={show(layout.degrees.pp)} divides neither the {case.architecture.layers} layers of {case.architecture.id} nor two more"
+        ),
+        vary=("pp",),
+        frameworks=("megatron-zb",),
+    ),
+    Rule(
+        id="fork_v_micro_batches",
+        sentence="the zero-bubble fork looks for an order of its own; from 2 pp - 1 micro-batches on it takes as long as the one modelled",
+        source="sail-sg/zero-bubble-pipeline-parallelism core/pipeline_parallel/zerobubble/scheduler/zbv.py, run beside planner's order",
+        reads=("pp", "dp", "micro_batch", "schedule"),
+        holds=_fork_v,
+        given=lambda case, layout: (
+            f"schedule=zb-v with pp={show(layout.degrees.pp)}: {_counted(case, layout)} are fewer than 2 pp - 1, where megatron-zb"
+            " takes another order, which planner has not"
+        ),
+        vary=("micro_batch",),
+        frameworks=("megatron-zb",),
+    ),
+    Rule(
+        id="dualpipe_ranks",
+        sentence="DualPipe runs an even number of ranks",
+        source="deepseek-ai/DualPipe dualpipe/dualpipe.py:332",
+        reads=("pp",),
+        holds=lambda case, layout: np.asarray(np.mod(num(layout.degrees.pp), 2.0) == 0.0),
+        given=lambda case, layout: f"pp={show(layout.degrees.pp)}: DualPipe needs an even number of ranks",
+        vary=("pp",),
+        frameworks=("dualpipe",),
+    ),
+    Rule(
+        id="dualpipe_micro_batches",
+        sentence="DualPipe takes an even number of micro-batches, at least twice the ranks",
+        source="deepseek-ai/DualPipe dualpipe/dualpipe.py:333",
+        reads=("pp", "dp", "micro_batch"),
+        holds=_dualpipe_batches,
+        given=lambda case, layout: (
+            f"{_counted(case, layout)} with pp={show(layout.degrees.pp)}: DualPipe needs an even number of at least"
+            f" {show(2.0 * num(layout.degrees.pp))}"
+        ),
+        vary=("micro_batch",),
+        frameworks=("dualpipe",),
+    ),
     Rule(
         id="schedule_pipeline",
         sentence="without a pipeline all schedules are 1F1B",
@@ -77,10 +193,7 @@ RULES = (
         source="PyTorch distributed/pipelining/schedules.py (ScheduleZBVZeroBubble); torchtitan distributed/pipeline_parallel.py",
         reads=("pp", "schedule"),
         holds=_folded,
-        given=lambda case, layout: (
-            f"schedule={layout.choices.schedule} with pp={show(layout.degrees.pp)}: two chunks a stage need more than the"
-            f" {case.architecture.layers} layers of {case.architecture.id}"
-        ),
+        given=_folded_given,
         vary=("pp",),
     ),
     Rule(

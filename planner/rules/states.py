@@ -142,7 +142,6 @@ def _axis(field: str) -> Rule:
 RULES = (
     *(_axis(field) for field in ("tp", "pp", "vpp", "cp", "ep", "etp")),
     _one_of("zero", lambda s: s.zero, "ZeRO stages"),
-    _one_of("schedule", lambda s: s.schedules, "schedules"),
     _one_of("recompute", lambda s: s.recompute, "recompute"),
     _one_of("offload", lambda s: s.offload, "offload"),
     Rule(

@@ -78,7 +78,7 @@ def _zero_ranks(case: Case, layout: Layout) -> Mask:
 
 
 _REGIMES: dict[str, tuple[Framework, ...]] = {
-    "megatron": ("megatron",),
+    "megatron": ("megatron", "megatron-zb"),
     "megatron-bf16-gradients": ("megatron",),
     "megatron-precision-aware": ("megatron",),
     "megatron-precision-aware-bf16-gradients": ("megatron",),

@@ -69,3 +69,22 @@ def test_a_row_reduces_in_the_type_that_it_states() -> None:
     gather, _ = exposed("zero.forward", choices, degrees, framework="fsdp")
     assert wide - narrow == pytest.approx(gather, rel=0.02), "two bytes less a parameter: as much as a gather of 16-bit weights"
     assert np.isfinite(wide)
+
+
+def test_what_the_zero_bubble_fork_hides() -> None:
+    """Its runtime sends beside compute, a V twice as often; a weight gradient that waits for its own pass hides no message of its layer,
+    and gradients are reduced after the pipeline."""
+
+    def of(name: str, schedule: Any) -> tuple[float, float]:
+        degrees = {"tp": 2.0, "pp": 2.0, "dp": 2.0}
+        choices = Choices(zero=1, schedule=schedule, sequence_parallel=False)
+        return exposed(name, choices, degrees, framework="megatron-zb", global_batch=64)
+
+    busy, shown = of("tp.backward", "1f1b")
+    assert shown < busy
+    for schedule in ("zb-h1", "zb-v"):
+        assert of("tp.backward", schedule) == (busy, busy)
+        sent, left = of("pp.send", schedule)
+        assert left < sent == pytest.approx(of("pp.send", "1f1b")[0] * (2.0 if schedule == "zb-v" else 1.0))
+        assert of("dp.reduce", schedule)[0] == of("dp.reduce", schedule)[1] > 0.0
+    assert of("pp.send", "1f1b")[0] == of("pp.send", "1f1b")[1]

@@ -260,6 +260,37 @@ def test_orders_that_are_published() -> None:
     assert text("dualpipe", 1, 4, 2, 8) == ("F0.0 F1.1 F0.2 F1.3 F0.4 B1.1 F1.5&B0.0 F0.6&B1.3 F1.7&B0.2 B1.5 B0.4 I1.7 I0.6 W1.7 W0.6")
 
 
+FORK = (
+    ("zb-h1", 2, 4, (10, 12, 8), 134.0),
+    ("zb-h1", 3, 10, (10, 9, 7), 284.0),
+    ("zb-h1", 4, 2, (20, 22, 17), 227.0),
+    ("zb-h1", 4, 8, (20, 22, 17), 547.0),
+    ("zb-h1", 4, 32, (10, 10, 10), 990.0),
+    ("zb-h1", 8, 3, (10, 9, 7), 197.0),
+    ("zb-h1", 8, 8, (20, 22, 17), 647.0),
+    ("zb-h1", 8, 25, (10, 12, 8), 848.0),
+    ("zb-h1", 8, 32, (10, 9, 7), 916.0),
+    ("zb-v", 2, 7, (10, 12, 8), 216.0),
+    ("zb-v", 3, 6, (20, 22, 17), 376.0),
+    ("zb-v", 4, 8, (10, 10, 10), 255.0),
+    ("zb-v", 4, 13, (10, 9, 7), 354.5),
+    ("zb-v", 8, 16, (20, 22, 17), 1021.0),
+    ("zb-v", 8, 25, (10, 9, 7), 688.5),
+    ("zb-v", 8, 32, (10, 12, 8), 1002.0),
+)
+"""Length of what the zero-bubble fork's own schedulers (zb.py with memory for p micro-batches, zbv.py; 39f2c186) made of ranks,
+micro-batches and seconds of forward, input and weight gradients of a stage, without sends."""
+
+
+@pytest.mark.parametrize(("name", "p", "m", "parts", "length"), FORK)
+def test_the_zero_bubble_fork_takes_as_long(name: str, p: int, m: int, parts: tuple[int, int, int], length: float) -> None:
+    """Its order for a V is at most half a unit longer where the passes are unlike."""
+    f, inputs, w = (float(x) for x in parts)
+    closed, simulated = both(name, [f] * p, [inputs + w] * p, [w] * p, m)
+    assert closed == pytest.approx(simulated, rel=1e-12)
+    assert closed == pytest.approx(length, abs=1e-9 if name == "zb-h1" else 0.5)
+
+
 @pytest.mark.parametrize("name", names())
 def test_one_stage_has_no_bubble(name: str) -> None:
     assert float(schedule(name).seconds(line([1.0], [2.0], [1.0], 7))) == pytest.approx(21.0)

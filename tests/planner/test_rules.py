@@ -54,6 +54,37 @@ EXAMPLES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("layers", {}, {"pp": 80}, {"pp": 81}, ("pp=81", "80 layers")),
     ("schedule_pipeline", {}, {"pp": 2, "schedule": "gpipe"}, {"schedule": "gpipe"}, ("pp=1",)),
     ("folded_layers", {"framework": "torchtitan"}, {"pp": 40, "schedule": "zb-v"}, {"pp": 80, "schedule": "zb-v"}, ("80 layers",)),
+    (
+        "folded_layers",
+        {"framework": "megatron-zb"},
+        {"pp": 8, "schedule": "zb-v"},
+        {"pp": 16, "schedule": "zb-v"},
+        ("pp=16", "an even number of layers", "80"),
+    ),
+    ("fork_layers", {"framework": "megatron-zb"}, {"pp": 16}, {"pp": 32, "schedule": "zb-h1"}, ("pp=32", "80 layers", "pp=16")),
+    ("fork_layers", {"framework": "megatron-zb", "model": "openai-community/gpt2-xl"}, {"pp": 25}, {"pp": 32}, ("pp=32", "48 layers")),
+    (
+        "fork_v_micro_batches",
+        {"framework": "megatron-zb", "global_batch": 64},
+        {"pp": 4, "dp": 8, "schedule": "zb-v"},
+        {"pp": 4, "dp": 16, "schedule": "zb-v"},
+        ("4 micro-batches", "2 pp - 1"),
+    ),
+    ("dualpipe_ranks", {"framework": "dualpipe"}, {"pp": 4, "schedule": "dualpipe"}, {"pp": 5, "schedule": "dualpipe"}, ("even", "pp=4")),
+    (
+        "dualpipe_micro_batches",
+        {"framework": "dualpipe", "global_batch": 64},
+        {"pp": 4, "dp": 8, "schedule": "dualpipe"},
+        {"pp": 4, "dp": 16, "schedule": "dualpipe"},
+        ("4 micro-batches", "at least 8"),
+    ),
+    (
+        "chunks",
+        {"framework": "megatron-zb"},
+        {"pp": 16, "vpp": 5, "schedule": "interleaved"},
+        {"pp": 9, "vpp": 9, "schedule": "interleaved"},
+        ("9 × 9 = 81", "80 layers"),
+    ),
     ("folded_compile", {"framework": "torchtitan"}, {"pp": 2}, {"pp": 2, "schedule": "zb-v"}, ("--no-compile",)),
     ("vpp_schedule", {}, {"vpp": 2, "schedule": "interleaved"}, {"vpp": 2}, ("vpp=2", "1f1b")),
     ("vpp_pipeline", {}, {"pp": 2, "vpp": 2}, {"vpp": 2}, ("pp > 1",)),
@@ -101,6 +132,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("positions", {"model": OPT, "seq": 2048}, {}, {}, ()),
     ("zero_framework", {}, {"zero": 1}, {"zero": 3}, ("zero=3", "megatron offers ZeRO stages 0, 1")),
     ("schedule_framework", {"framework": "deepspeed"}, {"schedule": "1f1b"}, {"schedule": "interleaved"}, ("deepspeed offers",)),
+    ("schedule_framework", {}, {"schedule": "1f1b"}, {"pp": 4, "schedule": "zb-h1"}, ("run by megatron-zb; megatron offers",)),
     ("recompute_framework", {"framework": "hf"}, {"recompute": "full"}, {"recompute": "selective"}, ("none, full",)),
     ("offload_framework", {}, {"offload": "optimizer"}, {"offload": "params"}, ("none, optimizer",)),
     ("tp_framework", {"framework": "deepspeed"}, {"tp": 1}, {"tp": 2}, ("deepspeed has no tp",)),
@@ -195,6 +227,8 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     ("flash_device", {}, {"cluster": "8xV100-32G"}, ("7", "eager")),
     ("regime", {"regime": "megatron"}, {"regime": "autocast"}, ("autocast", "hf")),
     ("compile", {"compile": False}, {"compile": True}, ("megatron", "torchtitan")),
+    ("fork_model", {"framework": "megatron-zb"}, {"framework": "megatron-zb", "model": DEEPSEEK}, ("latent attention",)),
+    ("fork_model", {"framework": "megatron-zb"}, {"framework": "megatron-zb", "model": QWEN}, ("tied embeddings",)),
     ("torchtitan_model", {"framework": "torchtitan"}, {"framework": "torchtitan", "model": OPT}, ("learned",)),
 ]
 
@@ -295,7 +329,8 @@ def test_frameworks_of_a_plan() -> None:
 def test_every_framework_can_run_something() -> None:
     for framework, support in SUPPORT.items():
         c = case(framework=framework)
-        ok = layout(dp=32, zero=support.zero[-1])
+        pp = 1 if "1f1b" in support.schedules else 2
+        ok = layout(pp=pp, dp=32 // pp, zero=support.zero[-1], schedule=support.schedules[0])
         assert not [r.id for r in laws(c) if not np.all(r.holds(c, ok))], framework
     assert replace(case(), margin=0.1).limit_bytes < replace(case(), margin=0.0).limit_bytes == case().pool.capacity_bytes
     assert replace(case(), confidence=0.99).limit_bytes < case().limit_bytes < replace(case(), confidence=0.6).limit_bytes

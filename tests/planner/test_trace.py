@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.choices.schedules import names
+from cost_models.choices.schedules import schedule as schedule_of
 from cost_models.numeric import num
 from cost_models.throughput.simulate import Durations, Event, seconds, simulate
 from planner.assess import Assessment, assess
@@ -195,6 +196,70 @@ def test_a_trace_is_written_whole_and_never_over_a_file(run_planner: Runner) -> 
     assert run_planner("estimate", *FLAGS, "--trace", "step.json", "--force").exit_code == 0
     assert Path("step.json").read_text(encoding="utf-8") == written
     assert [p.name for p in Path().glob(".planner-*")] == []
+
+
+RUN_BY = {
+    "gpipe": ("torchtitan", "nanotron"),
+    "1f1b": ("megatron", "torchtitan", "deepspeed", "megatron-zb"),
+    "interleaved": ("megatron", "torchtitan", "megatron-zb"),
+    "zb-h1": ("megatron-zb",),
+    "zb-v": ("torchtitan", "megatron-zb"),
+    "dualpipe": ("dualpipe",),
+}
+OF_A_PASS = ("compute.", "recompute.", "tp.", "cp.", "ep.", "zero.", "offload.layers", "host.launch", "pp.send", "pp.bubble")
+
+
+@pytest.mark.parametrize(("schedule", "framework"), [(s, f) for s, names in RUN_BY.items() for f in names])
+def test_every_schedule_is_drawn_from_the_command_line(run_planner: Runner, schedule: str, framework: str) -> None:
+    """The last pass ends with the pipeline of the ledger, the last slice with the step."""
+    flags = ["--model", "7b", "--cluster", "8xA100-80G", "--pp", "4", "--framework", framework, "--schedule", schedule]
+    flags += ["--vpp", "2"] if schedule == "interleaved" else []
+    flags += ["--no-compile"] if framework == "torchtitan" else []
+    ended = run_planner("estimate", *flags, "--trace", "x.json", "--json", "--explain", "time")
+    assert ended.exit_code in (0, 3), ended.err
+    told = json.loads(ended.out)
+    terms = told["explanation"]["time"]["terms"]
+    pipeline = sum(t["exposed_seconds"] for t in terms if t["name"].startswith(OF_A_PASS))
+    drawn = json.loads(Path("x.json").read_text(encoding="utf-8"))
+    assert (drawn["otherData"]["schedule"], drawn["otherData"]["framework"]) == (schedule, framework)
+    slices = [e for e in drawn["traceEvents"] if e["ph"] == "X"]
+    passes = [e["ts"] * 1e-6 + e["args"]["pass_seconds"] for e in slices if "pass_seconds" in e["args"]]
+    assert max(passes) == pytest.approx(pipeline, rel=1e-7)
+    assert max(e["ts"] + e["dur"] for e in slices) * 1e-6 == pytest.approx(told["time"]["step_seconds"], abs=1e-6)
+    assert {e["args"]["micro_batch"] for e in slices if "pass_seconds" in e["args"]} == set(range(64))
+    bubble = next(t for t in terms if t["name"] == "pp.bubble")
+    assert bubble["source"] == schedule_of(schedule).SOURCE
+
+
+@pytest.mark.parametrize("schedule", RUN_BY)
+def test_a_schedule_alone_finds_who_runs_it(run_planner: Runner, schedule: str) -> None:
+    flags = ["--model", "7b", "--cluster", "8xA100-80G", "--pp", "4", "--schedule", schedule]
+    flags += ["--vpp", "2"] if schedule == "interleaved" else []
+    ended = run_planner("estimate", *flags, "--json")
+    assert ended.exit_code in (0, 3), ended.err
+    assert json.loads(ended.out)["training"]["framework"] in RUN_BY[schedule]
+    unknown = run_planner("estimate", *flags, "--framework", "unknown")
+    assert unknown.exit_code in (0, 3), unknown.err
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe"])
+def test_a_search_under_a_rare_schedule_finds_who_runs_it(run_planner: Runner, schedule: str) -> None:
+    flags = ("--model", "7b", "--cluster", "8xH100-80G", "--schedule", schedule, "--min", "pp=2", "--json")
+    ended = run_planner("search", *flags)
+    assert ended.exit_code == 0, ended.err
+    best = json.loads(ended.out)["plans"][0]
+    assert (best["training"]["framework"], best["layout"]["schedule"]) == (RUN_BY[schedule][-1], schedule)
+
+
+def test_a_framework_without_the_schedule_says_who_has_it(run_planner: Runner) -> None:
+    ended = run_planner("estimate", *FLAGS, "--schedule", "zb-h1")
+    assert ended.exit_code == 2
+    assert "schedule=zb-h1: run by megatron-zb; megatron offers schedules 1f1b, interleaved" in ended.err
+
+
+def test_help_names_every_schedule(run_planner: Runner) -> None:
+    told = run_planner("estimate", "--help").out
+    assert all(name in told for name in names())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.choices.orders import Pass, Place, Step, present
 from cost_models.choices.played import Recipe, played
@@ -100,12 +101,25 @@ class _Made:
 
 def in_flight(stage: Num, pp: Num, vpp: Num, micro_batches: Num) -> Num:
     """p + 1 micro-batches on every rank (DeepSeek-V3, table 2), each of one of its two stages; fewer where there are fewer than 2 p."""
-    ranks = 2.0 * np.ceil(num(pp) / 2.0)
-    near = np.minimum(num(stage), pp - 1.0 - stage)
-    first = 2.0 * num(stage) < pp
     ahead, other = np.ceil(num(micro_batches) / 2.0), np.floor(num(micro_batches) / 2.0)
-    mine, theirs = np.where(first, ahead, other), np.where(first, other, ahead)
-    return np.minimum(mine, ranks - near) + np.minimum(theirs, near + 1.0)
+    first, early, late = _windows(stage, pp)
+    return np.minimum(np.where(first, ahead, other), early) + np.minimum(np.where(first, other, ahead), late)
+
+
+def one_way(stage: Num, pp: Num, micro_batches: Num) -> Num:
+    """Return the micro-batches in flight of one stage on either of the two ranks that hold it: p - i of stage i, as under 1F1B, so that a
+    rank holds p - i of its own stage and i + 1 of the mirrored one. Of an odd number of micro-batches, on the rank with one more; of odd
+    ranks, the middle stage has the mean of its two copies."""
+    first, early, late = _windows(stage, pp)
+    middle = 2.0 * num(stage) + 1.0 == num(pp)
+    window = np.where(middle, (early + late) / 2.0, np.where(first, early, late))
+    return np.minimum(np.ceil(num(micro_batches) / 2.0), window)
+
+
+def _windows(stage: Num, pp: Num) -> tuple[npt.NDArray[np.bool_], Num, Num]:
+    """Whether a rank is of the first half, and how many micro-batches it lets in of the stream from its nearer and its farther end."""
+    near = np.minimum(num(stage), pp - 1.0 - stage)
+    return np.asarray(2.0 * num(stage) < pp), 2.0 * np.ceil(num(pp) / 2.0) - near, near + 1.0
 
 
 def seconds(line: Line) -> Num:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 NAME = "zb-h1"
 SENTENCE = "1F1B with weight gradients split off and run in the bubble of the drain, at the memory of 1F1B's first stage"
-SOURCE = "Qi et al. 2023 (arXiv 2401.10241), section 2 and table 2; PyTorch distributed/pipelining/schedules.py (ZB1P)"
+SOURCE = (
+    "Qi et al. 2023 (arXiv 2401.10241), section 2 and table 2; AMD-AGI/Primus core/pipeline_parallel/scheduler/algorithms/zerobubble.py"
+    " (the order); sail-sg/zero-bubble-pipeline-parallelism core/pipeline_parallel/zerobubble/scheduler/zb.py (as long, memory limit p)"
+)
 CHUNKS = 1
 place = around
 
@@ -23,8 +26,9 @@ place = around
 def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Step]:
     """As 1F1B, with the weight gradients of rank i behind its input gradients by i micro-batches.
 
-    Source: PyTorch ScheduleInterleavedZeroBubble with one stage a rank; the quick start of sail-sg/zero-bubble-pipeline-parallelism
-    delays alike, and leaves the two gradients together where nothing waits between them.
+    Primus's `zero-bubble` runs this order from p micro-batches on. The zero-bubble fork of Megatron-LM looks for an order of its own,
+    which with --zero-bubble-max-pending-backward p takes as long. PyTorch's ScheduleInterleavedZeroBubble delays alike but wants two
+    chunks a rank at least, so torchtitan does not run it.
     """
     warm = min(ranks - 1 - rank, micro_batches)
     made: list[Step] = [(Pass("forward", 0, i),) for i in range(warm)]

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 NAME = "zb-v"
 SENTENCE = "two model chunks a stage in a V, weight gradients fill all bubbles, at the memory of 1F1B"
-SOURCE = "Qi et al. 2023 (arXiv 2401.10241), section 6; PyTorch distributed/pipelining/schedules.py (ScheduleZBVZeroBubble)"
+SOURCE = (
+    "Qi et al. 2023 (arXiv 2401.10241), section 6; PyTorch distributed/pipelining/schedules.py (ScheduleZBVZeroBubble); AMD-AGI/Primus"
+    " core/pipeline_parallel/scheduler/algorithms/zbv_formatted.py (the same order)"
+)
 CHUNKS = 2
 
 
