@@ -197,7 +197,8 @@ def _ledger(
     )
     whole = schedule(layout.choices.schedule).seconds(there)
     pick = slowest(layout, held, there.forward + there.backward)
-    terms = list(stage_terms(p, pick, flat(m), training, named([n for n in names if not n.startswith(("ZeRO", "PP"))])))
+    within = named([n for n in names if not n.startswith(("ZeRO", "PP"))])
+    terms = stage_terms(p, pick, flat(m), training, within, late=architecture.moe is not None and stack.synchronised)
     terms += pipeline_terms(
         whole=whole,
         stage=pick(there.forward + there.backward) * flat(m),
@@ -300,7 +301,7 @@ def _host_terms(before: Num, stack: Software, pool: Pool) -> tuple[Term, Term]:
             name="host.between_steps",
             value=stack.step_seconds,
             source="hardware/measured/software.toml: host_step_seconds",
-            formula="host_step_seconds",
+            formula="between two steps: data, logging, launches of the optimizer",
         ),
     )
 

@@ -22,7 +22,6 @@ from cost_models.throughput.collectives import (
 from cost_models.throughput.products import products
 from cost_models.throughput.roofline import memory_seconds
 from cost_models.throughput.unit import Unit, behind
-from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.throughput.traffic import Factors
@@ -154,34 +153,25 @@ def _parameters(u: Unit, op: Op, c: Context) -> None:
 
 
 def _communicate(u: Unit, c: Context, forward: _Sums, backward: _Sums, again: _Sums) -> None:
-    """Price the messages. The second gather for a weight gradient hides behind the input gradient's product."""
+    """Price the messages. The second gather for a weight gradient hides behind the input gradient's product, an overlapped expert exchange
+    behind the work of another micro-batch, a ring behind its attention but for its latency."""
     u.tp_f, u.tp_exposed_f = _priced(c, forward, ("tp", "etp"), c.stack.tp_hidden)
     u.tp_b, u.tp_exposed_b = _priced(c, backward, ("tp", "etp"), c.stack.tp_hidden)
     u.ep_f, _ = _priced(c, forward, ("ep",), 0.0)
     u.ep_b, _ = _priced(c, backward, ("ep",), 0.0)
-    u.ep_exposed_f = _beside(u.ep_f, u.gemm_f + u.attention_f + u.memory_f, c.stack.ep_hidden)
-    u.ep_exposed_b = _beside(u.ep_b, u.gemm_b + u.gemm_w + u.attention_b + u.memory_b, c.stack.ep_hidden)
+    u.ep_exposed_f = behind(u.ep_f, u.gemm_f + u.attention_f + u.memory_f, c.stack.ep_hidden)
+    u.ep_exposed_b = behind(u.ep_b, u.gemm_b + u.gemm_w + u.attention_b + u.memory_b, c.stack.ep_hidden)
     rerun, exposed = _priced(c, again, ("tp", "etp"), c.stack.tp_hidden)
     u.again = u.again + exposed
     _, exposed = _priced(c, again, ("ep",), c.stack.ep_hidden)
     u.again = u.again + exposed
     u.network_f, u.network_b = _network(c, forward), _network(c, backward) + _network(c, again)
-    if "cp" in c.groups:
+    u.cp_f, _ = _priced(c, forward, ("cp",), 0.0)
+    u.cp_b, _ = _priced(c, backward, ("cp",), 0.0)
+    if not nothing(u.cp_f):
         ring = c.groups["cp"]
-        u.cp_f, _ = _priced(c, forward, ("cp",), 0.0)
-        u.cp_b, _ = _priced(c, backward, ("cp",), 0.0)
-        part = ring.moved
-        u.cp_exposed_f = np.maximum(u.cp_f - u.attention_f * part, ring.base_seconds)
-        u.cp_exposed_b = np.maximum(u.cp_b - u.attention_b * part, ring.base_seconds)
-
-
-def _beside(busy: Num, work: Num, hidden: float) -> Num:
-    """Exposed part of an expert exchange of which `hidden` may run beside the work of another micro-batch, which it slows down: it takes
-    multiprocessors from it (1F1B with all-to-all overlap)."""
-    if not hidden:
-        return busy
-    covered = np.minimum(hidden * busy, work)
-    return busy - covered + calibration("software").value("overlap_slowdown") * covered
+        u.cp_exposed_f = np.maximum(u.cp_f - u.attention_f * ring.moved, ring.base_seconds)
+        u.cp_exposed_b = np.maximum(u.cp_b - u.attention_b * ring.moved, ring.base_seconds)
 
 
 def _network(c: Context, sums: _Sums) -> Num:

@@ -109,6 +109,7 @@ def _time_term(t: TimeTerm, step: float) -> schema.ExplainedTimeTermRecord:
         share=t.exposed_seconds / step,
         formula=t.formula,
         figures=_figures(t.numbers),
+        hidden=t.hidden,
         source=t.source,
         bounds=[schema.BoundRecord(by=by, part=part) for by, part in bounds],
     )
