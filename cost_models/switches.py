@@ -82,7 +82,8 @@ def switch_problems(given: Mapping[str, str]) -> list[str]:
             if not _positive(value):
                 said.append(f"stack {name}={value}: {name} is a number above 0 ({switch.sentence})")
         elif not set(value.split(",") if switch.several else (value,)) <= set(switch.values):
-            said.append(f"stack {name}={value}: {name} is {'some' if switch.several else 'one'} of {', '.join(switch.values)}")
+            each = "; give each switch a --stack of its own" if "=" in value else ""
+            said.append(f"stack {name}={value}: {name} is {'some' if switch.several else 'one'} of {', '.join(switch.values)}{each}")
     return said
 
 

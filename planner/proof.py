@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from planner.plan import Certificate
     from planner.scan import Scan
 
+
 def proof(scan: Scan, certificate: Certificate | None, *, interrupted: bool) -> str:
     """Return what the search proves, in words."""
     c = certificate

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cost_models.choices.schedules import interleaved, one_f_one_b
 from cost_models.ledger import add
 from cost_models.numeric import num
+from planner.asked import make_request
 from planner.assess import assess
 from planner.explain.bounds import bounds
 from planner.explain.figures import numbers
@@ -26,7 +27,7 @@ from planner.report.explain import Notes, apportion, memory_lines
 from planner.report.explain_time import time_lines
 from planner.report.look import WIDTH, Look, visible
 from planner.report.schema_page import page
-from planner.request import make_request, resolve
+from planner.request import resolve
 
 if TYPE_CHECKING:
     from planner.plan import Plan

@@ -10,8 +10,9 @@ import pytest
 
 from cost_models.ledger import add
 from cost_models.numeric import num
+from planner.asked import make_request
 from planner.evaluate import STATES, evaluate, take, totals
-from planner.request import Resolved, make_request, resolve
+from planner.request import Resolved, resolve
 from planner.search import spaces
 from planner.space import Counts, Group
 
@@ -124,7 +125,7 @@ AXES = {"tp": ("tp", "etp"), "sp": ("tp",), "cp": ("cp",), "ep": ("ep",), "pp": 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_terms_of_a_step_are_possible(name: str) -> None:
-    """No term is negative or exposed for longer than it is busy; traffic is of groups that are there; a step is at most as fast as its peak."""
+    """No term is negative or exposed for longer than it is busy; traffic is of groups that are there; no step outruns its peak."""
     for group, rows in drawn(name, 5):
         for v in (0, len(group.variants) - 1):
             layout = group.layouts(v, rows[:1]).row(0) if len(rows) else None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cost_models.numeric import num
-from planner.request import Resolved, make_request, resolve
+from planner.asked import make_request
+from planner.request import Resolved, resolve
 from planner.search import search
 from planner.sensitivity import scenarios, sensitivities
 

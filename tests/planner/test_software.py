@@ -10,8 +10,9 @@ import pytest
 from cost_models.numeric import num
 from cost_models.switches import SWITCHES, switch_problems
 from cost_models.training import Training
+from planner.asked import RequestError, make_request
 from planner.assess import Assessment, assess
-from planner.request import RequestError, make_request, resolve
+from planner.request import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,11 @@ def test_all_bad_switches_are_told_at_once_with_the_nearest() -> None:
     assert "nearest: overlap_grad_reduce" in lines
     assert "delayed, current, blockwise, mxfp8, nvfp4" in lines
     assert "a number above 0" in lines
+
+
+def test_switches_joined_by_a_comma_are_told_apart() -> None:
+    with pytest.raises(RequestError, match="a --stack of its own"):
+        make_request({"stack": {"moe_a2a_overlap": "yes,moe_dispatcher=deepep"}})
 
 
 def test_the_switches_are_shown_and_handed_on(run_planner: Callable[..., Ended]) -> None:
