@@ -35,12 +35,18 @@ SWITCHES: dict[str, Switch] = {
         values=("eager", "triton", "flash2", "flash3"),
     ),
     "attention_kernel": Switch(
-        sentence="attention as torch calls it, for what is saved for backward", values=("eager", "sdpa", "flash2", "mem_eff")
+        sentence="attention as torch calls it, for what is saved for backward; for time where attention_backend is not given",
+        values=("eager", "sdpa", "flash2", "mem_eff"),
     ),
     "cuda_graphs": Switch(
-        sentence="full iteration, whole layers, or the modules that are captured", values=("full", "layers", *GRAPHS), several=True
+        sentence="full iteration, whole layers, or the modules that are captured; host time falls with attn and moe_router",
+        values=("full", "layers", *GRAPHS),
+        several=True,
     ),
-    "overlap_all": Switch(sentence="no: no traffic hides behind compute", values=("no",)),
+    "overlap_all": Switch(
+        sentence="no: no traffic hides behind compute but that of ring attention and the second gather of sequence parallelism",
+        values=("no",),
+    ),
     "overlap_grad_reduce": Switch(sentence="gradient reduction behind backward", values=ON_OFF),
     "overlap_param_gather": Switch(sentence="parameter gather of the distributed optimizer behind forward", values=ON_OFF),
     "overlap_tp": Switch(sentence="tensor parallel collectives behind GEMMs", values=ON_OFF),

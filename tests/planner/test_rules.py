@@ -195,6 +195,12 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     ("flash_device", {}, {"cluster": "8xV100-32G"}, ("7", "eager")),
     ("regime", {"regime": "megatron"}, {"regime": "autocast"}, ("autocast", "hf")),
     ("compile", {"compile": False}, {"compile": True}, ("megatron", "torchtitan")),
+    (
+        "fp8_recipe",
+        {"cluster": "8xB200", "precision": "fp8", "extra": {"fp8_recipe": "mxfp8"}},
+        {"cluster": "8xH100-80G", "precision": "fp8", "extra": {"fp8_recipe": "mxfp8"}},
+        ("mxfp8", "H100", "blockwise"),
+    ),
     ("torchtitan_model", {"framework": "torchtitan"}, {"framework": "torchtitan", "model": OPT}, ("learned",)),
 ]
 
