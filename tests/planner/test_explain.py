@@ -88,6 +88,8 @@ def test_numbers_give_the_terms_and_no_large_term_lacks_them(name: str) -> None:
         assert t.numbers is not None or t.seconds < 0.01 * time.step_seconds or t.name.startswith((*one_figure, "decode")), t.name
         assert t.source
         assert t.formula
+        assert "hidden" not in t.formula
+        assert t.name == "decode.step" or bool(t.hidden) == (t.exposed_seconds < t.seconds * (1.0 - 1e-9)), t.name
 
 
 def test_numbers_are_those_of_the_layout() -> None:
