@@ -58,11 +58,14 @@ SWITCHES: dict[str, Switch] = {
         sentence="deepep, hybridep and flex send a token once to each server, the others once for each expert",
         values=("alltoall", "allgather", "deepep", "hybridep", "flex"),
     ),
+    "capacity_factor": Switch(sentence="experts drop tokens beyond this multiple of the even share, so their load is even"),
+    "capacity_padded": Switch(sentence="they are padded to it: shapes are fixed, and the host waits for no router", values=("yes",)),
     "recompute_policy": Switch(
         sentence="which operators selective recompute keeps: torchtitan's `op`, Paxml's names",
         values=("op", "SAVE_DOT_ONLY", "SAVE_DOT_WITH_NO_BATCH_DIM", "save_qkv_proj"),
     ),
     "fp8_recipe": Switch(sentence="how fp8 operands are scaled", values=("delayed", "current", "blockwise", "mxfp8", "nvfp4")),
+    "fp8_param_gather": Switch(sentence="Megatron keeps weights in fp8 and gathers them so", values=ON_OFF),
     "float8_gather": Switch(sentence="FSDP gathers weights in fp8", values=ON_OFF),
     "norm_kernel": Switch(sentence="one kernel for a norm where the code base has several", values=("fused",)),
     "fused_qkv": Switch(sentence="q, k and v are one matrix, with one adapter", values=("yes",)),
@@ -70,6 +73,8 @@ SWITCHES: dict[str, Switch] = {
     "swiglu_kernels": Switch(sentence="kernels of a gated activation", values=("single", "fused")),
     "reduce_dtype": Switch(sentence="gradients travel in the compute type (FSDP's MixedPrecision)", values=("16bit",)),
     "fsdp_version": Switch(sentence="2: fully_shard, which prefetches on its own stream", values=("1", "2")),
+    "gradient_accumulation_fusion": Switch(sentence="Megatron adds weight gradients inside their products", values=ON_OFF),
+    "optimizer_in_backward": Switch(sentence="each gradient is applied and freed as it is made (torchtune)", values=ON_OFF),
     "optimizer_kernel": Switch(sentence="foreach copies what it updates, fused does not", values=("foreach", "fused", "forloop")),
     "document_tokens": Switch(sentence="mean length of the documents packed into a sequence; attention does not cross them"),
 }
