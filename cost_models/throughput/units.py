@@ -85,20 +85,7 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         if rerun:
             again.bytes = again.bytes + op.bytes_moved * (plain * load)
             again.kernels += op.kernels
-        for comm in op.comm:
-            if comm.group not in c.groups:
-                continue
-            size = comm.bytes * load
-            beside: Beside = "free" if comm.overlappable else "nothing"
-            if comm.forward_times:
-                forward.message(comm.group, comm.kind, beside, size, comm.forward_times)
-                if rerun:
-                    again.message(comm.group, comm.kind, beside, size, comm.forward_times)
-            if comm.backward is not None:
-                if comm.behind_weights and c.stack.weights_hide:
-                    beside = "weights"
-                    backward.window = backward.window + (u.gemm_w - weights)
-                backward.message(comm.group, comm.backward, beside, size, 1.0)
+        _messages(op, c, (forward, backward, again if rerun else None), load, u.gemm_w - weights)
     if c.add_bytes:
         backward.bytes = backward.bytes + (u.trained_dense + u.trained_expert) * c.add_bytes
         backward.kernels += sum(len(op.params) for op in ops)
@@ -115,6 +102,25 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     routed = forward.routed_products + forward.routed_bytes / c.rates.hbm_bytes_per_second + u.ep_exposed_f
     _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None, routed=routed)
     return u
+
+
+def _messages(op: Op, c: Context, sums: tuple[_Sums, _Sums, _Sums | None], load: Num, weights: Num) -> None:
+    """Add what an op sends to forward, backward and, where its forward runs again, to that; `weights`: seconds of its weight gradients."""
+    forward, backward, again = sums
+    for comm in op.comm:
+        if comm.group not in c.groups:
+            continue
+        size = comm.bytes * load
+        beside: Beside = "free" if comm.overlappable else "nothing"
+        if comm.forward_times:
+            forward.message(comm.group, comm.kind, beside, size, comm.forward_times)
+            if again is not None:
+                again.message(comm.group, comm.kind, beside, size, comm.forward_times)
+        if comm.backward is not None:
+            if comm.behind_weights and c.stack.weights_hide:
+                beside = "weights"
+                backward.window = backward.window + weights
+            backward.message(comm.group, comm.backward, beside, size, 1.0)
 
 
 def _traffic(op: Op, c: Context) -> Factors:

@@ -56,7 +56,8 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "interleaved": {**LLAMA, "framework": "megatron", "tp": 2, "pp": 2, "vpp": 4, "schedule": "interleaved"},
     "selective": {**LLAMA, "framework": "torchtitan", "zero": 3, "recompute": "selective"},
     "fsdp": {**LLAMA, "framework": "fsdp", "zero": 3, "recompute": "none"},
-    "experts": {"model": "qwen3-30b-a3b", "cluster": "32xB200", "framework": "megatron", "ep": 8, "precision": "fp8", "seq": 4096},
+    "experts": {"model": "qwen3-30b-a3b", "cluster": "32xB200", "framework": "megatron", "ep": 8, "precision": "fp8", "seq": 512},
+    "experts after long attention": {"model": "qwen3-30b-a3b", "cluster": "32xB200", "framework": "megatron", "ep": 8, "seq": 8192},
     "adapters": {"model": "llama-3.1-8b", "cluster": "1xH100-80G", "framework": "hf", "method": "lora", "recompute": "none"},
     "small": {"model": "gpt2", "cluster": "8xH100-80G", "framework": "megatron", "seq": 512, "global_batch": 8},
 }  # fmt: skip
