@@ -249,3 +249,21 @@ def test_search_explains_the_best_plan_and_the_nearest_miss(run_planner: Runner)
 def test_the_schema_page_has_the_explanation(root: Any) -> None:
     assert "## MemoryExplanationRecord" in page()
     assert (root / "docs" / "schema.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_hides_is_said_beside_the_formula(name: str) -> None:
+    """A term that nothing hides is as long exposed as it is busy, to the last digit shown; any other says how much hides behind what."""
+    e = explain_time(planned(name))
+    terms = {t.name: t for t in e.terms}
+    shown = [line.strip() for line in time_lines(e, Look(width=200), Notes())]
+    rows = [
+        (found, shown[i + 1])
+        for i, line in enumerate(shown)
+        if (found := re.match(r"([\d.,]+) +([\d.,]+) +[\d.]+ % +([a-z_.]+)( |$)", line))
+    ]
+    assert len(rows) > 5
+    for found, formula in rows:
+        busy, exposed, term = found.group(1, 2, 3)
+        assert ("hidden behind" in formula) == bool(terms[term].hidden)
+        assert terms[term].hidden or busy == exposed
