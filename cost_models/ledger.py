@@ -25,6 +25,8 @@ class Term:
     """The formula in names, for the report."""
     exposed: Num | None = None
     """Seconds that lengthen the step (time ledgers only); None: all of `value`."""
+    hidden: str = ""
+    """What hides the others, and under which condition."""
 
     @property
     def bucket(self) -> str:
@@ -75,6 +77,7 @@ class Ledger:
                     source=t.source,
                     formula=t.formula,
                     exposed=None if t.exposed is None else change(t.exposed),
+                    hidden=t.hidden,
                 )
                 for t in self.terms
             ),

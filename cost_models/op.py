@@ -103,8 +103,6 @@ class Op:
     """Kernels launched in forward (host and launch cost)."""
     saved: tuple[Saved, ...] = ()
     comm: tuple[Comm, ...] = ()
-    temporary_bytes: Num = 0.0
-    """Largest transient of the op's forward or backward beyond what is saved."""
     modules: tuple[Drop, ...] = ()
     """Selective recompute modules that run this op's forward again."""
     source: str = ""

@@ -35,9 +35,7 @@ def model_ops(architecture: Architecture, training: Training, layout: Layout) ->
     heads = tuple(head(architecture, d, layout.choices, saved=code.head(architecture, training, d, layout.choices)))
     return ModelOps(
         kinds=tuple((kind, layer(architecture, training, d, layout.choices, kind)) for kind in kinds),
-        embedding=tuple(
-            embedding(architecture, d, layout.choices, saved=code.embedding(architecture, training, d, layout.choices))
-        ),
+        embedding=tuple(embedding(architecture, d, layout.choices, saved=code.embedding(architecture, training, d, layout.choices))),
         head=heads,
         mtp=_mtp(architecture, training, d, layout.choices, kinds[-1], heads) if training.mtp and architecture.mtp_layers else (),
         dims=d,

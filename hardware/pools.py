@@ -188,7 +188,8 @@ def _server(request: PoolRequest) -> tuple[Node, float | None, list[str]]:
     node = resize_node(node, wanted)
     share = _network_share(node, listed)
     network = "" if share is None else f", {_rate(share)} of network per GPU"
-    resized = f"{wanted} GPUs per server as given, where {short(node.name)} has {listed}: its host memory and NVMe{network}"
+    gpus = "1 GPU" if wanted == 1 else f"{wanted} GPUs"
+    resized = f"{gpus} per server as given, where {short(node.name)} has {listed}: its host memory and NVMe{network}"
     return node, share, [sentence, resized]
 
 

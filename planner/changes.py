@@ -11,7 +11,8 @@ from cost_models.layout import RANK_ORDERS
 from hardware.catalog import gpu_names, load_gpu
 from hardware.cluster import ClusterError, parse_cluster
 from hardware.spec import Cluster, Gpu, Pool
-from planner.request import RequestError, Resolved, resolve
+from planner.asked import RequestError
+from planner.request import Resolved, resolve
 from planner.requirements import TOGETHER, requirements, same_server, trained
 
 if TYPE_CHECKING:

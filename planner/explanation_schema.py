@@ -103,6 +103,8 @@ class ExplainedTimeTermRecord(Record):
     formula: str
     figures: list[FigureRecord]
     """They come to `seconds`; empty where the term is one figure."""
+    hidden: str
+    """What hides the seconds that are not exposed; empty where all are."""
     source: str
     bounds: list[BoundRecord]
     """The largest first; empty where the term is zero."""

@@ -187,5 +187,3 @@ def _cheapest(resolved: Resolved, **options: Any) -> SearchResult:
     note = f"ranked by tokens per dollar ({price}); any number of whole servers may be used"
     status: Status = "interrupted" if interrupted else "found"
     return SearchResult(status=status, plans=tuple(plans[: options.get("top") or resolved.top]), searched=searched, notes=(note,))
-
-

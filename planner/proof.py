@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from cost_models.numeric import num
-from hardware.units import in_gib
+from hardware.units import in_gib, significant
 from planner.evaluate import as_batch, ends_and_layers, evaluate
 from planner.stage_problem import even_layers
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from planner.board import Board, Entry
     from planner.plan import Certificate
     from planner.scan import Scan
+
 
 def proof(scan: Scan, certificate: Certificate | None, *, interrupted: bool) -> str:
     """Return what the search proves, in words."""
@@ -71,7 +72,10 @@ def _held(entry: Entry) -> tuple[str, ...]:
     seconds, over = float(num(result.time.step_seconds)), float(num(result.memory.peak_device_bytes)) - case.limit_bytes
     if over > 0.0:
         return (f"{said}; {_runs(even)} layers would be {in_gib(over):.2f} GiB too large for a stage",)
-    return (f"{said}; with {_runs(even)} layers a step takes {seconds:.4g} s instead of {entry.step_seconds:.4g} s",)
+    depth = int(num(layout.degrees.recompute_layers))
+    again = "" if layout.stage_recompute is None else " and full recompute" if depth < 0 else f", {depth} of each stage recomputed,"
+    now = significant(entry.step_seconds, 4)
+    return (f"{said}; with {_runs(even)} layers{again} a step takes {significant(seconds, 4)} s instead of {now} s",)
 
 
 def _runs(held: tuple[int, ...]) -> str:

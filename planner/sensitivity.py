@@ -41,7 +41,8 @@ Option = tuple[str, "Resolved"]
 def scenarios(resolved: Resolved) -> Iterator[tuple[str, list[Option]]]:
     """Yield the changes: a GiB more on each GPU, faster links between servers, a double batch, one more server, twice the GPUs.
 
-    More GPUs come with the batch as it is, and with the nearest larger one that they divide, whichever is faster.
+    More GPUs come with the batch as it is, and with the nearest larger one that they divide, whichever is faster. Where one more server is
+    twice the GPUs, it is said once.
     """
     yield "1 GiB more on each GPU", [("", with_pools(resolved, _more_memory))]
     if any(pool.nodes > 1 for pool in resolved.cluster.pools):
@@ -54,7 +55,8 @@ def scenarios(resolved: Resolved) -> Iterator[tuple[str, list[Option]]]:
     server = "the rest of the server" if resolved.cluster.count < resolved.cluster.pools[0].node.gpus_per_node else "one server"
     where = f"({server}{' of each pool' if len(added) > 1 else ''})"
     yield f"{words} {where}", _batches(with_pools(resolved, lambda pool: same_server(pool, _grown(pool))))
-    yield "twice the GPUs", _batches(with_pools(resolved, lambda pool: same_server(pool, 2 * pool.count)))
+    if added != [pool.count for pool in resolved.cluster.pools]:
+        yield "twice the GPUs", _batches(with_pools(resolved, lambda pool: same_server(pool, 2 * pool.count)))
 
 
 def _batches(resolved: Resolved) -> list[Option]:

@@ -80,4 +80,3 @@ def error_text(bands: dict[str, Quantiles], made_on: date) -> str:
             lines.append(f"{key} = [{', '.join(f'{value:g}' for value in getattr(band, key))}]")
         lines += [f"{key} = {json.dumps(getattr(band, key), ensure_ascii=False)}" for key in ("unit", "meaning", "origin", "rows")]
     return "\n".join(lines) + "\n"
-

@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from cost_models.numeric import num
 from cost_models.result import BUCKETS
 from planner.answers import Difference, WhyNot
+from planner.asked import FIXABLE, Request, RequestError
 from planner.assess import layout_of
 from planner.clash import clash_for
 from planner.misses import largest_bucket
 from planner.plan import Broken, Clash
-from planner.request import FIXABLE, Request, RequestError, Resolved, resolve
+from planner.request import Resolved, resolve
 from planner.rules import binding
 from planner.rules.rule import explain
 from planner.tokens import ExpressionError

@@ -44,6 +44,7 @@ ORDER = {
         ("cost",),
     ),
     "planner": (
+        ("asked",),
         ("request", "solver", "plan"),
         ("rules", "evaluate"),
         ("space",),

@@ -78,14 +78,3 @@ def present(order: list[Step], micro_batches: int) -> list[Step]:
     """Return an order without the passes of micro-batches from `micro_batches` on."""
     kept = (tuple(p for p in step if p.micro_batch < micro_batches) for step in order)
     return [step for step in kept if step]
-
-
-def most_held(order: list[Step], parts: dict[int, float]) -> float:
-    """Return how many micro-batches are alive at once at most, each from the start of its forward to the end of its (weight) gradients,
-    counted as the part of the stage that its chunk is."""
-    held = most = 0.0
-    for step in order:
-        held += sum(parts[p.chunk] for p in step if p.kind == "forward")
-        most = max(most, held)
-        held -= sum(parts[p.chunk] for p in step if p.kind in ("backward", "weight"))
-    return most

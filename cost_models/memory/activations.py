@@ -77,9 +77,7 @@ def layer_bytes(rows: tuple[Op, ...], training: Training, choices: Choices) -> L
         masks = add(s.bytes for op in rows[:3] for s in op.saved if s.name == "adapter_dropout_mask" and op.name != "attention.out")
         free = norm + masks
     dropped = whole - (attention + feed_forward) - away
-    return LayerBytes(
-        attention=attention, feed_forward=feed_forward, whole=whole, dropped=dropped, away=away, first_free=free
-    )
+    return LayerBytes(attention=attention, feed_forward=feed_forward, whole=whole, dropped=dropped, away=away, first_free=free)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

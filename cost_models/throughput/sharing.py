@@ -26,7 +26,7 @@ def window_left(window: Num, busy: Num, network: Num, others: Num) -> Num:
 
 
 def named(groups: list[str]) -> str:
-    """Return the words of a formula for the groups that take the network too: ` while EP and ZeRO leave the network free`."""
+    """Return words for the groups that take the network too: ` while EP and ZeRO leave the network free`."""
     if not groups:
         return ""
     listed = " and ".join(filter(None, [", ".join(groups[:-1]), groups[-1]]))

@@ -5,11 +5,13 @@ Defaults follow framework and date; `training.extra` overrides single switches (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from cost_models.stack import MEGATRON, resolve
 from cost_models.switches import SWITCHES
+from cost_models.throughput.launches import EXPERT_HOOKS, dispatcher, dynamic, fused_experts, graphs, grouped, hooks
+from cost_models.throughput.overlap import ZERO_BUBBLE, early_zero3, fsdp_part, part, sends_hide, tensor_part, weights_hide
 from hardware.calibration import calibration
 
 if TYPE_CHECKING:
@@ -19,26 +21,10 @@ if TYPE_CHECKING:
 
 Kernel = Literal["eager", "triton", "flash2", "flash3"]
 
-EXPERT_HOOKS = 3.0 / 9.0
-"""Hooks of one expert's linear layers / those of a dense layer (seven linear layers and two norms)."""
-GROUPED_HF_SINCE = "2026"
-"""transformers 5 holds a layer's experts in one tensor and runs them with a grouped product; before, a loop ran one by one."""
-
-
-OVERLAP_SENDS_SINCE = "2023-10"
-"""From then on Megatron-LM overlaps the sends of interleaved schedules by default (4eeff55d; an option since f9283c5a, May 2023)."""
+_BUCKETED = ("torchtitan", "fsdp", "hf", "litgpt")
+"""Frameworks beside Megatron-LM whose gradients are reduced in buckets while backward runs (DistributedDataParallel, FSDP)."""
 FLASH2_SINCE = "2023-07"
 """Release of FlashAttention-2 (Dao, arXiv 2307.08691); fused kernels before it are of the first generation."""
-FSDP2_SINCE = "2026"
-"""From then on FSDP is taken to be fully_shard (FSDP2), whose prefetch hides as torchtitan's does, where a run does not say."""
-ASYNC_TP_SINCE = "2022"
-"""From then on Megatron-LM reduces the input gradient of a column-parallel layer behind its weight gradient (v3.0,
-core/tensor_parallel/layers.py: LinearWithGradAccumulationAndAsyncCommunication)."""
-
-
-ZERO_BUBBLE = "megatron-zb"
-"""Its runtime splits the backward of Megatron's own (local) layers, not Transformer Engine's; it sends beside compute, and neither reduces
-gradients nor gathers parameters beside it (megatron/core/zbpp_utils.py, 39f2c186)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,45 +98,42 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
     """Return the behaviour of the stack of `training` on `gpu`."""
     table = calibration("software")
     name = _class(training)
-    dense, route, expert = _graphs(training)
-    fused = _fused_experts(training)
-    grouped = _grouped(training, name)
-    dispatcher = _dispatcher(training, name)
+    dense, route, expert = graphs(training)
+    fused, kind, sent = fused_experts(training), grouped(training, name), dispatcher(training, name)
     recipe = training.extra.get("fp8_recipe", "")
     modern = name == "megatron_te"
-    overlap = modern or training.framework in ("torchtitan", "fsdp", "hf", "litgpt")
-    hooks = _hooks(training, choices, name)
-    each = tuple(h * EXPERT_HOOKS if grouped == "loop" else 0.0 for h in hooks)
+    hooked = hooks(training, choices, name)
+    each = tuple(h * EXPERT_HOOKS if kind == "loop" else 0.0 for h in hooked)
     adapters = table.value("host_adapter") * len(training.lora_targets) if training.method in ("lora", "qlora") else 0.0
-    made = Software(
+    return Software(
         name=name,
         attention=attention_kernel(training, gpu),
-        host_forward_seconds=dense * (table.value(f"host_forward_{name}") + hooks[0] + adapters),
-        host_backward_seconds=dense * (table.value(f"host_backward_{name}") + hooks[1] + 2.0 * adapters),
+        host_forward_seconds=dense * (table.value(f"host_forward_{name}") + hooked[0] + adapters),
+        host_backward_seconds=dense * (table.value(f"host_backward_{name}") + hooked[1] + 2.0 * adapters),
         host_route_forward_seconds=route * table.value("host_route_forward"),
         host_route_backward_seconds=route * table.value("host_route_backward"),
-        host_expert_forward_seconds=expert * (table.value(f"host_expert_forward_{grouped}") + each[0]),
-        host_expert_backward_seconds=expert * (table.value(f"host_expert_backward_{grouped}") + each[1]),
+        host_expert_forward_seconds=expert * (table.value(f"host_expert_forward_{kind}") + each[0]),
+        host_expert_backward_seconds=expert * (table.value(f"host_expert_backward_{kind}") + each[1]),
         host_collective_seconds=dense * table.value(f"host_collective_{name}"),
         memory_factor=table.value(f"memory_factor_{name}"),
         adapter_factor=table.value("adapter_factor_hf" if name == "hf" else f"memory_factor_{name}"),
         ring_passes=table.value("ring_passes_torch" if training.framework in ("torchtitan", "fsdp") else "ring_passes"),
-        loss_bytes=table.value(f"loss_bytes_{loss_kernel(training, name).replace('-', '_')}"),
-        tp_hidden=0.0,
-        ep_hidden=0.0,
+        loss_bytes=table.value(f"loss_bytes_{resolve(training).loss.replace('-', '_')}"),
+        tp_hidden=tensor_part(training),
+        ep_hidden=part(training, "moe_a2a_overlap", "ep_hidden", usual=False),
         host_overlap=table.value("host_overlap"),
-        fsdp_hidden=_fsdp_hidden(training),
-        grad_hidden=table.value("grad_hidden") if overlap else 0.0,
-        gather_hidden=table.value("grad_hidden") if modern else 0.0,
-        weights_hide=_weights_hide(training, choices, name),
-        send_hidden=_sends_overlap(training, choices, modern=modern),
+        fsdp_hidden=fsdp_part(training),
+        grad_hidden=part(training, "overlap_grad_reduce", "grad_hidden", usual=modern or training.framework in _BUCKETED),
+        gather_hidden=part(training, "overlap_param_gather", "grad_hidden", usual=modern),
+        weights_hide=weights_hide(training, choices, name),
+        send_hidden=sends_hide(training, choices, modern=modern),
         step_seconds=table.value("host_step_seconds"),
-        permute_factor=table.value(f"permute_{dispatcher}"),
+        permute_factor=table.value(f"permute_{sent}"),
         activation_factor=table.value("expert_activation_fused") if fused else 1.0,
         clamped_factor=table.value("clamped_fused" if fused else "clamped_separate"),
-        synchronised=not fused and _dynamic(training),
+        synchronised=not fused and dynamic(training),
         fused_experts=fused,
-        dispatch_once=dispatcher != "alltoall",
+        dispatch_once=sent != "alltoall",
         zero_messages=table.value("zero3_messages_2021") if early_zero3(training) else 1.0,
         zero_again=early_zero3(training),
         quantise_bytes=table.value(_quantise(training, name)),
@@ -158,7 +141,6 @@ def software(training: Training, choices: Choices, gpu: Gpu) -> Software:
         narrow_type="fp4" if recipe == "nvfp4" else "fp8",
         fp8_factor=table.value("mxfp8_factor") if recipe == "mxfp8" else 1.0,
     )
-    return _override(made, training)
 
 
 def _quantise(training: Training, name: str) -> str:
@@ -166,35 +148,6 @@ def _quantise(training: Training, name: str) -> str:
     if name == "xla":
         return "quantise_bytes_xla"
     return "quantise_bytes_2024" if "" < training.date < "2025" else "quantise_bytes"
-
-
-def _sends_overlap(training: Training, choices: Choices, *, modern: bool) -> bool:
-    if choices.schedule in ("gpipe", "1f1b") or not (modern or training.framework == ZERO_BUBBLE):
-        return False
-    late = not "" < training.date < OVERLAP_SENDS_SINCE
-    return training.extra.get("overlap_p2p", "yes" if late else "no") == "yes"
-
-
-def _weights_hide(training: Training, choices: Choices, name: str) -> bool:
-    """Not where the weight gradient waits for a pass of its own (the fork's core/tensor_parallel/layers.py)."""
-    late = not "" < training.date < ASYNC_TP_SINCE
-    mine = training.framework == "megatron" or (training.framework == ZERO_BUBBLE and choices.schedule not in ("zb-h1", "zb-v"))
-    return late and mine and name in ("megatron_local", "megatron_te")
-
-
-def _hooks(training: Training, choices: Choices, name: str) -> tuple[float, float]:
-    """Host time of what sharding hooks into a layer, forward and backward.
-
-    `zero_hooks` = no: gradients stay in `.grad` and are reduced where they lie, after the last micro-batch alone (InternEvo).
-    """
-    table = calibration("software")
-    if choices.zero == 3 and name not in ("compiled", "xla"):
-        once = table.value(f"host_zero3_{'deepspeed' if name == 'hf' else 'fsdp'}")
-        return once, 2.0 * once
-    buckets = training.framework == "deepspeed" and training.extra.get("zero_hooks") != "no"
-    if choices.zero in (1, 2) and buckets and training.method == "full":
-        return 0.0, table.value("host_zero2_deepspeed")
-    return 0.0, 0.0
 
 
 CLASSES = SWITCHES["class"].values
@@ -248,103 +201,3 @@ _KERNELS: dict[str, Kernel] = {
     "flash3": "flash3",
     "cudnn": "flash3",
 }
-
-
-def loss_kernel(training: Training, name: str) -> str:
-    """Return the cross entropy: the one named, else the framework's."""
-    loss = resolve(training)
-    kernel = getattr(loss, "loss", None) or training.loss
-    if kernel is not None:
-        return str(kernel)
-    if name.startswith("megatron"):
-        return "vocab-parallel"
-    if name == "compiled":
-        return "compiled"
-    return "chunked" if training.framework == "litgpt" else "eager"
-
-
-def _dispatcher(training: Training, name: str) -> str:
-    """Megatron's flex dispatcher (DeepEP from 2025, HybridEP on NVL72) unless the run names another one."""
-    given = training.extra.get("moe_dispatcher", "").lower()
-    if given:
-        return _DISPATCHERS.get(given, "alltoall")
-    return "deepep" if name == "megatron_te" and (not training.date or training.date >= "2025-06") else "alltoall"
-
-
-_SYNC_FREE = ("MinimalAsyncEP",)
-_DISPATCHERS = {"deepep": "deepep", "flex": "deepep", "minimalasyncep": "deepep", "hybridep": "hybridep"}
-
-
-def _dynamic(training: Training) -> bool:
-    """Shapes follow the router's counts, which the host has to read: not with padded capacity or a dispatcher that needs no host."""
-    return training.extra.get("capacity_padded") != "yes" and training.extra.get("moe_dispatcher") not in _SYNC_FREE
-
-
-def _graphs(training: Training) -> tuple[float, float, float]:
-    """Part of the host time that CUDA graphs leave: of attention and dense layers, of routing, of the experts.
-
-    Captured are the whole iteration, whole layers (which needs static shapes), or the scopes named: `attn` (with the shared expert),
-    and `moe_router` with `moe_preprocess`; permutation, exchange and the experts' products have dynamic shapes and stay outside
-    (Yan et al. 2026, arXiv 2603.07685, section 4.3.6).
-    """
-    table = calibration("software")
-    given = training.extra.get("cuda_graphs", "full" if training.cuda_graphs else "")
-    if not given:
-        return 1.0, 1.0, 1.0
-    if given == "full":
-        return (table.value("graph_full"),) * 3
-    if given == "layers":
-        return (table.value("graph_layer"),) * 3
-    route = table.value("graph_router") if "moe_router" in given else 1.0
-    return table.value("graph_layer") if "attn" in given else 1.0, route, 1.0
-
-
-def _fused_experts(training: Training) -> bool:
-    """Capturing the whole iteration of an MoE model takes grouped kernels that read their shapes on the device; those fuse the
-    activation, its cast and the padding (Megatron core's full_iteration with use_transformer_engine_op_fuser)."""
-    given = training.extra.get("cuda_graphs", "full" if training.cuda_graphs else "")
-    return training.framework == "megatron" and given == "full"
-
-
-def _grouped(training: Training, name: str) -> str:
-    """How the experts' products are launched: one kernel for all of them (torch's grouped_mm, compilers), one for each, or with casts."""
-    given = training.extra.get("grouped_gemm", "one" if name in ("compiled", "xla") else "")
-    if given:
-        return given
-    if name == "hf":
-        return "loop" if "" < training.date < GROUPED_HF_SINCE else "one"
-    return "fp8" if training.precision == "fp8" else "each"
-
-
-def early_zero3(training: Training) -> bool:
-    """Return whether ZeRO-3 is that of 2021: no prefetch, each parameter gathered by a collective of its own, once more to recompute."""
-    return training.framework == "deepspeed" and "" < training.date < "2022"
-
-
-def _fsdp_hidden(training: Training) -> float:
-    table = calibration("software")
-    if early_zero3(training):
-        return 0.0
-    kind = training.framework if training.framework in ("torchtitan", "deepspeed") else "fsdp"
-    second = training.extra.get("fsdp_version") == "2" or not "" < training.date < FSDP2_SINCE
-    return table.value(f"fsdp_hidden_{'torchtitan' if training.framework == 'megatron' or kind == 'fsdp' and second else kind}")
-
-
-def _override(made: Software, training: Training) -> Software:
-    table = calibration("software")
-    on = table.value("grad_hidden")
-    given = training.extra
-    fields: dict[str, float] = {}
-    for switch, name, value in (
-        ("overlap_grad_reduce", "grad_hidden", on),
-        ("overlap_param_gather", "gather_hidden", on),
-        ("overlap_tp", "tp_hidden", table.value("tp_hidden_te")),
-        ("moe_a2a_overlap", "ep_hidden", table.value("ep_hidden")),
-    ):
-        if given.get("overlap_all") == "no":
-            fields[name] = 0.0
-        elif name == "tp_hidden" and given.get("async_tp") == "yes":
-            fields[name] = value
-        elif switch in given:
-            fields[name] = value if given[switch] == "yes" else 0.0
-    return replace(made, **fields) if fields else made  # type: ignore[arg-type]

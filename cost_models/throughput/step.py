@@ -12,18 +12,16 @@ from cost_models.layout import Layout, micro_batches
 from cost_models.ledger import Ledger, Term
 from cost_models.numeric import Num, nothing, num
 from cost_models.result import TimeCost
-from cost_models.stack import ACCUMULATION_FUSED
 from cost_models.stages import FOLDED, MIRRORED, both
 from cost_models.throughput.collectives import (
     Fabric,
-    Placed,
-    Routing,
     collective_seconds,
     fabric,
     place,
     send_network_seconds,
     send_seconds,
 )
+from cost_models.throughput.context import context
 from cost_models.throughput.ranks import ranks
 from cost_models.throughput.replicas import (
     Replicas,
@@ -41,8 +39,6 @@ from cost_models.throughput.sharing import named, window_left
 from cost_models.throughput.software import Software, software
 from cost_models.throughput.stagewise import Parts, decisive, flat, line, of_stages, parts, slowest
 from cost_models.throughput.terms import gradient_terms, pipeline_terms, rerun, rerun_network, stage_terms, step_terms
-from cost_models.throughput.traffic import traffic
-from cost_models.throughput.unit import Context
 from cost_models.throughput.units import unit
 from hardware.calibration import calibration
 
@@ -99,45 +95,8 @@ Wing = tuple[Software, Rates, Fabric, Replicas]
 Passes = tuple[tuple[Num, Num], tuple[Num, Num], tuple[Num, Num]]
 
 
-def _context(architecture: Architecture, training: Training, layout: Layout, wing: Wing) -> Context:
-    stack, r, f, _ = wing
-    d, there = layout.degrees, ranks(layout)
-    sizes = {"tp": there.tp, "etp": there.etp, "cp": there.cp, "ep": there.ep}
-    groups: dict[str, Placed] = {name: place(f, g) for name, g in sizes.items() if np.max(g.size) > 1.0}
-    regime = regime_of(training, layout.choices)
-    accumulated = regime.main_gradient_bytes or regime.gradient_bytes
-    fused = training.framework in ACCUMULATION_FUSED
-    even = training.balanced_routing or "capacity_factor" in training.extra
-    uneven = 1.0 if even else calibration("software").value("routing_imbalance")
-    return Context(
-        training=training,
-        choices=layout.choices,
-        rates=r,
-        stack=stack,
-        groups=groups,
-        imbalance=np.where(num(d.ep) > 1.0, uneven, 1.0),
-        clamped=architecture.family == "gpt_oss",
-        routing=_routing(architecture, training),
-        local_experts=0.0 if architecture.moe is None else architecture.moe.num_experts / num(d.ep),
-        traffic=traffic(architecture, training, stack),
-        act_bytes=4.0 if training.precision == "fp32" else 2.0,
-        accumulate_bytes=2.0 * accumulated if fused else 2.0,
-        add_bytes=0.0 if fused or layout.choices.zero == 3 else 2.0 + 2.0 * accumulated,
-    )
-
-
-def _routing(architecture: Architecture, training: Training) -> Routing:
-    m = architecture.moe
-    if m is None:
-        return Routing()
-    if training.balanced_routing and training.framework == "torchtitan":
-        # _debug_force_load_balance_routing of torchtitan and FakeBalancedGate of AutoModel deal the experts in turns (Megatron draws).
-        return Routing(copies=float(m.topk), neighbours=m.num_experts)
-    return Routing(copies=float(m.topk), groups=float(m.groups), topk_groups=float(m.topk_groups))
-
-
 def _parts(architecture: Architecture, training: Training, layout: Layout, pool: Pool, ops: ModelOps, held: Stages, wing: Wing) -> Parts:
-    c = _context(architecture, training, ops.layout, wing)
+    c = context(architecture, training, ops.layout, wing[:3])
     stack, _, _, groups = wing
     layers = [unit(rows, c, moe=kind.moe) for kind, rows in ops.kinds]
     edges = unit(ops.embedding, c, layer=False), unit(ops.head, c, layer=False)
@@ -200,7 +159,8 @@ def _ledger(
     )
     whole = schedule(layout.choices.schedule).seconds(there)
     pick = slowest(layout, there.forward + there.backward)
-    terms = list(stage_terms(p, pick, flat(m), training, named([n for n in names if not n.startswith(("ZeRO", "PP"))])))
+    within = named([n for n in names if not n.startswith(("ZeRO", "PP"))])
+    terms = stage_terms(p, pick, flat(m), training, within, late=architecture.moe is not None and stack.synchronised)
     terms += pipeline_terms(
         whole=whole,
         stage=pick(there.forward + there.backward) * flat(m),
@@ -305,7 +265,7 @@ def _host_terms(before: Num, stack: Software, pool: Pool) -> tuple[Term, Term]:
             name="host.between_steps",
             value=stack.step_seconds,
             source="hardware/measured/software.toml: host_step_seconds",
-            formula="host_step_seconds",
+            formula="between two steps: data, logging, launches of the optimizer",
         ),
     )
 

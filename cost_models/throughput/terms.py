@@ -39,28 +39,30 @@ _COMPUTE_BACKWARD: tuple[tuple[str, _Read, str], ...] = (
     ("compute.memory_backward", lambda u: u.memory_b, "micro_batches x (HBM bytes / HBM rate + launches)"),
     ("recompute.selective", lambda u: u.again, "micro_batches x forward of the dropped modules"),
 )
-_TRAFFIC: tuple[tuple[str, _Read, _Read, str], ...] = (
-    ("tp.forward", lambda u: u.tp_f, lambda u: u.tp_exposed_f, "micro_batches x tensor parallel collectives"),
-    ("cp.forward", lambda u: u.cp_f, lambda u: u.cp_exposed_f, "micro_batches x max(ring - attention, latency)"),
-    ("ep.forward", lambda u: u.ep_f, lambda u: u.ep_exposed_f, "micro_batches x expert all-to-all"),
-    ("zero.forward", lambda u: u.zero_f, lambda u: u.zero_exposed_f, "micro_batches x (gather - hidden)"),
-    ("offload.layers_forward", lambda u: u.offload_f, lambda u: u.offload_exposed_f, "micro_batches x max(transfer - forward, 0)"),
+_TRAFFIC: tuple[tuple[str, _Read, _Read, str, str], ...] = (
+    ("tp.forward", lambda u: u.tp_f, lambda u: u.tp_exposed_f, "micro_batches x tensor parallel collectives", "products"),
+    ("cp.forward", lambda u: u.cp_f, lambda u: u.cp_exposed_f, "micro_batches x ring", "attention"),
+    ("ep.forward", lambda u: u.ep_f, lambda u: u.ep_exposed_f, "micro_batches x expert all-to-all", "another micro-batch"),
+    ("zero.forward", lambda u: u.zero_f, lambda u: u.zero_exposed_f, "micro_batches x gather", "forward"),
+    ("offload.layers_forward", lambda u: u.offload_f, lambda u: u.offload_exposed_f, "micro_batches x transfer", "forward"),
 )
-_TRAFFIC_BACKWARD: tuple[tuple[str, _Read, _Read, str], ...] = (
-    ("tp.backward", lambda u: u.tp_b, lambda u: u.tp_exposed_b, "micro_batches x tensor parallel collectives"),
-    ("cp.backward", lambda u: u.cp_b, lambda u: u.cp_exposed_b, "micro_batches x max(ring - attention, latency)"),
-    ("ep.backward", lambda u: u.ep_b, lambda u: u.ep_exposed_b, "micro_batches x expert all-to-all"),
-    ("zero.backward", lambda u: u.zero_b, lambda u: u.zero_exposed_b, "micro_batches x (gather + reduce-scatter - hidden)"),
-    ("offload.layers_backward", lambda u: u.offload_b, lambda u: u.offload_exposed_b, "micro_batches x max(transfer - backward, 0)"),
+_TRAFFIC_BACKWARD: tuple[tuple[str, _Read, _Read, str, str], ...] = (
+    ("tp.backward", lambda u: u.tp_b, lambda u: u.tp_exposed_b, "micro_batches x tensor parallel collectives", "products"),
+    ("cp.backward", lambda u: u.cp_b, lambda u: u.cp_exposed_b, "micro_batches x ring", "attention"),
+    ("ep.backward", lambda u: u.ep_b, lambda u: u.ep_exposed_b, "micro_batches x expert all-to-all", "another micro-batch"),
+    ("zero.backward", lambda u: u.zero_b, lambda u: u.zero_exposed_b, "micro_batches x (gather + reduce-scatter)", "backward"),
+    ("offload.layers_backward", lambda u: u.offload_b, lambda u: u.offload_exposed_b, "micro_batches x transfer", "backward"),
 )
+"""Name, busy, exposed, formula of the busy seconds, what hides the rest."""
 _VOCABULARY = "micro_batches x (embedding + head + loss)"
 _LAUNCH = "micro_batches x layers x max(host - device, 0)"
+_LAUNCH_LATE = "micro_batches x layers x max(host - device, host of the experts - device on routed tokens, 0)"
 
 
-def stage_terms(p: Parts, pick: _Pick, m: Num, training: Training, shared: str = "") -> list[Term]:
+def stage_terms(p: Parts, pick: _Pick, m: Num, training: Training, shared: str = "", *, late: bool = False) -> list[Term]:
     """Return what the micro-batches cost at the rank that sets the pace. Embedding and head stand in `compute.vocabulary_*`.
 
-    `shared`: words for the groups that ZeRO's traffic shares the network with.
+    `shared`: words for the groups that ZeRO's traffic shares the network with; `late`: the host waits for the router in every layer.
     """
     k = p.layer_kinds
     counts = [pick(c) for c in p.counts]
@@ -83,16 +85,17 @@ def stage_terms(p: Parts, pick: _Pick, m: Num, training: Training, shared: str =
         terms += [kernels(name, layers(read), formula) for name, read, formula in _COMPUTE_BACKWARD]
         terms.append(kernels("compute.vocabulary_backward", edges(_device_backward), _VOCABULARY))
         terms.append(kernels("recompute.full", m * pick(p.again(rerun)), "micro_batches x forward of the recomputed layers"))
-    for name, busy, exposed, formula in (*_TRAFFIC, *(_TRAFFIC_BACKWARD if trains else ())):
+    for name, busy, exposed, formula, behind in (*_TRAFFIC, *(_TRAFFIC_BACKWARD if trains else ())):
         if all(nothing(busy(u)) for u in p.units):
             continue
         value = layers(busy) + edges(busy)
         if np.any(value):
             source = HOST_LINK if name.startswith("offload") else NETWORK
             shown = layers(exposed) + edges(exposed)
-            text = formula.replace("hidden", f"hidden{shared}") if name.startswith("zero") else formula
-            terms.append(Term(name=name, value=value, exposed=shown, source=source, formula=text))
-    terms.append(Term(name="host.launch_forward", value=layers(lambda u: u.host_f), source=HOST, formula=_LAUNCH))
+            hidden = behind + (shared if name.startswith("zero") else "")
+            terms.append(Term(name=name, value=value, exposed=shown, source=source, formula=formula, hidden=hidden))
+    launch = _LAUNCH_LATE if late else _LAUNCH
+    terms.append(Term(name="host.launch_forward", value=layers(lambda u: u.host_f), source=HOST, formula=launch))
     if trains:
         terms.append(Term(name="host.launch_backward", value=layers(lambda u: u.host_b), source=HOST, formula=_LAUNCH))
     return terms
@@ -140,7 +143,8 @@ def pipeline_terms(*, whole: Num, stage: Num, sends: Num, exposed_sends: Num, sc
             value=sends,
             exposed=exposed_sends,
             source=NETWORK,
-            formula=f"micro_batches x 2 x sends{shared and ' - hidden' + shared}",
+            formula="micro_batches x 2 x sends",
+            hidden=f"the passes{shared}",
         ),
     ]
 
@@ -176,14 +180,16 @@ def step_terms(sync: Synchronised, u: Update, layout: Layout, shared: str = "") 
             value=longest(sync.reduce),
             exposed=longest(sync.reduce_exposed),
             source=NETWORK,
-            formula=f"gradients over the replicas - hidden behind backward{shared}",
+            formula="gradients over the replicas",
+            hidden=f"backward{shared}",
         ),
         Term(
             name="dp.gather",
             value=longest(sync.gather),
             exposed=longest(sync.gather_exposed),
             source=NETWORK,
-            formula=f"updated weights over the replicas - hidden behind forward{shared}",
+            formula="updated weights over the replicas",
+            hidden=f"forward{shared}",
         ),
         Term(
             name="optimizer.update",

@@ -54,9 +54,10 @@ def traffic(architecture: Architecture, training: Training, stack: Software) -> 
         more, fused = (_NORM, 8.0) if normed else ((0.0, 0.0), 4.0)
         found["rotary"] = (_ROTARY[0] + more[0]) / fused, (_ROTARY[1] + more[1]) / fused
     kernels = "single" if training.extra.get("swiglu_fusion", "no" if single or legacy else "yes") == "no" else "fused"
-    if "mlp_kernel" in training.extra or training.extra.get("swiglu_kernels") == "fused":
+    gate = training.extra.get("swiglu_kernels", kernels)
+    if "mlp_kernel" in training.extra or (gate == "fused" and architecture.gated_mlp):
         found["activation"] = kernel
-    elif training.extra.get("swiglu_kernels", kernels) == "single" and architecture.gated_mlp:
+    elif gate == "single" and architecture.gated_mlp:
         split = _SPLIT if training.framework in MEGATRON else 0.0
         found["activation"] = _GATED[0] / 6.0, (_GATED[1] + split) / 10.0
     return found

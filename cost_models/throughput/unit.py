@@ -113,6 +113,9 @@ class Context:
 
 
 def behind(busy: Num, window: Num, hidden: float) -> Num:
-    """Return the exposed part of traffic of which `hidden` may run behind a window of compute, at a cost to that compute."""
+    """Return the exposed part of traffic of which `hidden` may run behind a window of compute, at a cost to that compute
+    (it takes multiprocessors and HBM from it)."""
+    if not hidden:
+        return busy
     covered = np.minimum(hidden * busy, window)
     return busy - covered + calibration("software").value("overlap_slowdown") * covered

@@ -22,7 +22,6 @@ from cost_models.throughput.collectives import (
 from cost_models.throughput.products import products
 from cost_models.throughput.roofline import memory_seconds
 from cost_models.throughput.unit import Unit, behind
-from hardware.calibration import calibration
 
 if TYPE_CHECKING:
     from cost_models.throughput.traffic import Factors
@@ -86,20 +85,7 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
         if rerun:
             again.bytes = again.bytes + op.bytes_moved * (plain * load)
             again.kernels += op.kernels
-        for comm in op.comm:
-            if comm.group not in c.groups:
-                continue
-            size = comm.bytes * load
-            beside: Beside = "free" if comm.overlappable else "nothing"
-            if comm.forward_times:
-                forward.message(comm.group, comm.kind, beside, size, comm.forward_times)
-                if rerun:
-                    again.message(comm.group, comm.kind, beside, size, comm.forward_times)
-            if comm.backward is not None:
-                if comm.behind_weights and c.stack.weights_hide:
-                    beside = "weights"
-                    backward.window = backward.window + (u.gemm_w - weights)
-                backward.message(comm.group, comm.backward, beside, size, 1.0)
+        _messages(op, c, (forward, backward, again if rerun else None), load, u.gemm_w - weights)
     if c.add_bytes:
         backward.bytes = backward.bytes + (u.trained_dense + u.trained_expert) * c.add_bytes
         backward.kernels += sum(len(op.params) for op in ops)
@@ -116,6 +102,25 @@ def unit(ops: tuple[Op, ...], c: Context, *, moe: bool = False, layer: bool = Tr
     routed = forward.routed_products + forward.routed_bytes / c.rates.hbm_bytes_per_second + u.ep_exposed_f
     _settle(u, c, moe=moe, calls=(_calls(forward, c), _calls(backward, c)) if layer else None, routed=routed)
     return u
+
+
+def _messages(op: Op, c: Context, sums: tuple[_Sums, _Sums, _Sums | None], load: Num, weights: Num) -> None:
+    """Add what an op sends to forward, backward and, where its forward runs again, to that; `weights`: seconds of its weight gradients."""
+    forward, backward, again = sums
+    for comm in op.comm:
+        if comm.group not in c.groups:
+            continue
+        size = comm.bytes * load
+        beside: Beside = "free" if comm.overlappable else "nothing"
+        if comm.forward_times:
+            forward.message(comm.group, comm.kind, beside, size, comm.forward_times)
+            if again is not None:
+                again.message(comm.group, comm.kind, beside, size, comm.forward_times)
+        if comm.backward is not None:
+            if comm.behind_weights and c.stack.weights_hide:
+                beside = "weights"
+                backward.window = backward.window + weights
+            backward.message(comm.group, comm.backward, beside, size, 1.0)
 
 
 def _traffic(op: Op, c: Context) -> Factors:
@@ -154,34 +159,25 @@ def _parameters(u: Unit, op: Op, c: Context) -> None:
 
 
 def _communicate(u: Unit, c: Context, forward: _Sums, backward: _Sums, again: _Sums) -> None:
-    """Price the messages. The second gather for a weight gradient hides behind the input gradient's product."""
+    """Price the messages. The second gather for a weight gradient hides behind the input gradient's product, an overlapped expert exchange
+    behind the work of another micro-batch, a ring behind its attention but for its latency."""
     u.tp_f, u.tp_exposed_f = _priced(c, forward, ("tp", "etp"), c.stack.tp_hidden)
     u.tp_b, u.tp_exposed_b = _priced(c, backward, ("tp", "etp"), c.stack.tp_hidden)
     u.ep_f, _ = _priced(c, forward, ("ep",), 0.0)
     u.ep_b, _ = _priced(c, backward, ("ep",), 0.0)
-    u.ep_exposed_f = _beside(u.ep_f, u.gemm_f + u.attention_f + u.memory_f, c.stack.ep_hidden)
-    u.ep_exposed_b = _beside(u.ep_b, u.gemm_b + u.gemm_w + u.attention_b + u.memory_b, c.stack.ep_hidden)
+    u.ep_exposed_f = behind(u.ep_f, u.gemm_f + u.attention_f + u.memory_f, c.stack.ep_hidden)
+    u.ep_exposed_b = behind(u.ep_b, u.gemm_b + u.gemm_w + u.attention_b + u.memory_b, c.stack.ep_hidden)
     rerun, exposed = _priced(c, again, ("tp", "etp"), c.stack.tp_hidden)
     u.again = u.again + exposed
     _, exposed = _priced(c, again, ("ep",), c.stack.ep_hidden)
     u.again = u.again + exposed
     u.network_f, u.network_b = _network(c, forward), _network(c, backward) + _network(c, again)
-    if "cp" in c.groups:
+    u.cp_f, _ = _priced(c, forward, ("cp",), 0.0)
+    u.cp_b, _ = _priced(c, backward, ("cp",), 0.0)
+    if not nothing(u.cp_f):
         ring = c.groups["cp"]
-        u.cp_f, _ = _priced(c, forward, ("cp",), 0.0)
-        u.cp_b, _ = _priced(c, backward, ("cp",), 0.0)
-        part = ring.moved
-        u.cp_exposed_f = np.maximum(u.cp_f - u.attention_f * part, ring.base_seconds)
-        u.cp_exposed_b = np.maximum(u.cp_b - u.attention_b * part, ring.base_seconds)
-
-
-def _beside(busy: Num, work: Num, hidden: float) -> Num:
-    """Exposed part of an expert exchange of which `hidden` may run beside the work of another micro-batch, which it slows down: it takes
-    multiprocessors from it (1F1B with all-to-all overlap)."""
-    if not hidden:
-        return busy
-    covered = np.minimum(hidden * busy, work)
-    return busy - covered + calibration("software").value("overlap_slowdown") * covered
+        u.cp_exposed_f = np.maximum(u.cp_f - u.attention_f * ring.moved, ring.base_seconds)
+        u.cp_exposed_b = np.maximum(u.cp_b - u.attention_b * ring.moved, ring.base_seconds)
 
 
 def _network(c: Context, sums: _Sums) -> Num:

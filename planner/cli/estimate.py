@@ -13,9 +13,10 @@ from planner.cli.output import Failure, Output, output_options
 from planner.cli.sizes import could_mean
 
 if TYPE_CHECKING:
+    from planner.asked import Request
     from planner.assess import Assessment
     from planner.plan import Plan
-    from planner.request import Request, Resolved
+    from planner.request import Resolved
 
 NO_PLAN = 3
 

@@ -1,4 +1,4 @@
-"""The flags of a request, spelled alike in every command and as the JSON keys. Values are read by planner.request, all at once."""
+"""The flags of a request, spelled alike in every command and as the JSON keys. Values are read by planner.asked, all at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from cost_models.switches import SWITCHES
 from planner.cli.output import Failure
 
 if TYPE_CHECKING:
+    from planner.asked import Request
     from planner.plan import Plan
-    from planner.request import Request, Resolved
+    from planner.request import Resolved
 
 Function = Callable[..., Any]
 
@@ -173,7 +174,8 @@ def request_options(function: Function) -> Function:
 
 def read_request(options: Mapping[str, Any], request_file: str | None, **more: Any) -> tuple[Request, Resolved]:
     """Return the request of the flags over the file, and what it means; raise Failure (exit 2) with every problem."""
-    from planner.request import RequestError, make_request, resolve
+    from planner.asked import RequestError, make_request
+    from planner.request import resolve
 
     flags = {key: options[key] for key in KEYS if key in options and key not in DIMENSIONS}
     try:

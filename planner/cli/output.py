@@ -49,7 +49,6 @@ class Output:
 
     json: bool
     timings: bool
-    started: float
 
     @property
     def look(self) -> Look:
@@ -84,7 +83,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(DEBUG, is_flag=True, help="Show where an unexpected error came from.")
     @functools.wraps(function)
     def wrapped(*args: Any, as_json: bool, timings: bool, debug: bool, **options: Any) -> Any:
-        output = Output(json=as_json, timings=timings, started=time.perf_counter())
+        output = Output(json=as_json, timings=timings)
         try:
             with output.timed("all"):
                 return function(*args, output=output, **options)

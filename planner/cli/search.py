@@ -16,9 +16,10 @@ from planner.cli.wishes import answered, check_questions, wish_options, wish_req
 
 if TYPE_CHECKING:
     from planner.answers import Answers
+    from planner.asked import Request
     from planner.exporters import Exporter
     from planner.plan import Plan, SearchResult
-    from planner.request import Request, Resolved
+    from planner.request import Resolved
 
 NO_PLAN = 3
 
@@ -27,9 +28,7 @@ NO_PLAN = 3
 @request_options
 @wish_options
 @click.option("--top", type=click.IntRange(1, 1000), metavar="N", help="Plans to show.  [default: 10]")
-@click.option(
-    "--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far."
-)
+@click.option("--time-limit", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="End after this long with the best plans so far.")
 @explain_options
 @export_options
 @output_options

@@ -51,7 +51,7 @@ def wish_request(options: Mapping[str, Any]) -> dict[str, object]:
 
 def check_questions(options: Mapping[str, Any]) -> None:
     """Raise Failure (exit 2) for a --why that cannot be read, before anything is searched."""
-    from planner.request import RequestError
+    from planner.asked import RequestError
     from planner.why import parse_kind
 
     lines: list[str] = []
@@ -64,16 +64,14 @@ def check_questions(options: Mapping[str, Any]) -> None:
         raise Failure(lines, exit_code=2)
 
 
-def answered(
-    resolved: Resolved, result: SearchResult, options: Mapping[str, Any], progress: Callable[[str], None] | None
-) -> Answers:
+def answered(resolved: Resolved, result: SearchResult, options: Mapping[str, Any], progress: Callable[[str], None] | None) -> Answers:
     """Return what was asked beside the ranking. Raises Failure (exit 2) where --why names values that do not exist."""
     from dataclasses import replace
 
     from planner.answers import Answers
+    from planner.asked import RequestError
     from planner.exists import any_plan
     from planner.objectives import pareto
-    from planner.request import RequestError
     from planner.search import best, frameworks, search
     from planner.sensitivity import sensitivities
     from planner.why import why_not

@@ -12,7 +12,7 @@ from cost_models.throughput.replicas import copied_embedding_bytes
 from hardware.calibration import calibration
 from planner.explain import at
 from planner.explain.bounds import Bound, bounds
-from planner.explain.figures import Numbers, numbers
+from planner.explain.figures import EXACT, Numbers, numbers
 from planner.explain.memory_numbers import known
 
 if TYPE_CHECKING:
@@ -34,8 +34,11 @@ class TimeTerm:
     exposed_seconds: float
     """What lengthens the step."""
     formula: str
+    """Of `seconds`."""
     numbers: Numbers | None
     """What stands for the names of the formula; they give `seconds`. None: the term is one figure."""
+    hidden: str
+    """What hides the seconds that are not exposed; empty where all are."""
     source: str
     bound: Bound | None
     """None where the term is zero."""
@@ -82,6 +85,7 @@ def explain_time(plan: Plan) -> TimeExplanation:
             exposed_seconds=exposed(term),
             formula=term.formula.replace(" x ", " × ").replace("micro_batches", "micro-batches"),
             numbers=_numbers(plan, term),
+            hidden=term.hidden if exposed(term) < at(term.value, 0) * (1.0 - EXACT) else "",
             source=term.source,
             bound=found.get(term.name),
         )

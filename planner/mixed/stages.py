@@ -257,9 +257,7 @@ class Pipeline:
                 return None
             busy = m * float(np.max((forward + backward)[at : at + n]))
             parts.append(
-                MixedPart(
-                    plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy
-                )
+                MixedPart(plan=made, samples=made.training.global_batch, first_stage=at, stage_layers=held[at : at + n], busy_seconds=busy)
             )
             at += n
         training = parts[0].plan.training
@@ -298,4 +296,3 @@ class Pipeline:
             ),
             *([tied] if self.tied_seconds else []),
         ]
-

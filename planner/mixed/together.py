@@ -28,7 +28,11 @@ EQUAL = 0.005
 
 
 def together(
-    resolved: Resolved, frameworks: Sequence[Framework], single: Plan | None, *, deadline: float | None = None,
+    resolved: Resolved,
+    frameworks: Sequence[Framework],
+    single: Plan | None,
+    *,
+    deadline: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Mixed:
     """Return the best plan of each kind and framework over several pools, best first, and what it wins over `single`, the best plan of

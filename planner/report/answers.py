@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 MOST_TERMS = 8
 """Terms of a comparison that are shown; the others are summed."""
-NAME_WIDTH = 62
+NAME_WIDTH = 46
+"""Columns of a layout's name beside what a change would buy."""
+FRONT_FIGURES = 20
+"""Columns of step and memory of the front, with the blanks after them."""
+LEAST_NAME = 36
+"""Columns that a layout's name has at least; its head is as wide."""
 
 
 def clash_lines(clash: Clash | None, look: Look) -> list[str]:
@@ -116,19 +121,21 @@ def front_lines(front: Sequence[Plan], size: int, look: Look) -> list[str]:
     """Return the front of step time against memory."""
     priced = [tokens_per_dollar(plan) for plan in front]
     cost = any(price is not None for price in priced)
+    frameworks = {plan.training.framework for plan in front}
+    room = look.width - FRONT_FIGURES - (10 if cost else 0) - (2 + max(map(len, {*frameworks, "framework"})) if len(frameworks) > 1 else 0)
     columns = [
         Column(head="step s"),
         Column(head="memory GiB"),
         *([Column(head="Mtok/USD")] if cost else []),
         Column(head="Front of step time against memory", align="left"),
-        Column(head="framework", align="left", useful=3),
+        *([Column(head="framework", align="left", useful=3)] if len(frameworks) > 1 else []),
     ]
     rows = []
     for plan, price in zip(front, priced, strict=True):
         name = layout_name(plan.layout)
         cells = [significant(float(num(plan.cost.time.step_seconds))), gib(float(num(plan.cost.memory.peak_device_bytes)))]
         cells += [("unknown" if price is None else significant(price / 1e6))] if cost else []
-        rows.append([*cells, name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…", plan.training.framework])
+        rows.append([*cells, _short(name, room), *([plan.training.framework] if len(frameworks) > 1 else [])])
     lines = table(columns, rows, look)
     return lines if len(front) == size else [*lines, *look.wrap(f"{len(front)} of the {size} plans that none beats in both")]
 
@@ -148,6 +155,10 @@ def sensitivity_lines(rows: Sequence[Sensitivity], look: Look) -> list[str]:
             continue
         gain = "fits" if row.gain is None else f"{100 * row.gain:+.1f} %"
         name = "the same" if row.same_layout else layout_name(row.plan.layout)
-        name = name if len(name) <= NAME_WIDTH - 16 else name[: NAME_WIDTH - 17] + "…"
-        cells.append([row.change, gain, significant(float(num(row.plan.cost.time.step_seconds))), name])
+        cells.append([row.change, gain, significant(float(num(row.plan.cost.time.step_seconds))), _short(name, NAME_WIDTH)])
     return table(columns, cells, look)
+
+
+def _short(name: str, room: int) -> str:
+    room = max(room, LEAST_NAME)
+    return name if len(name) <= room else name[: room - 1] + "…"

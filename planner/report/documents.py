@@ -103,9 +103,7 @@ def layout_record(layout: Layout, accumulation: int) -> schema.LayoutRecord:
 
 def pool_record(pool: Pool) -> schema.PoolRecord:
     """Return the GPUs of a plan."""
-    return schema.PoolRecord(
-        gpu=pool.gpu.id, node=pool.node.id, count=pool.count, gpus_per_node=pool.gpus_per_node, nodes=pool.nodes
-    )
+    return schema.PoolRecord(gpu=pool.gpu.id, node=pool.node.id, count=pool.count, gpus_per_node=pool.gpus_per_node, nodes=pool.nodes)
 
 
 def phase_of(memory: MemoryCost, stage: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hardware.units import significant
+from planner.explain.figures import seconds as duration
 from planner.report.documents import MFU
 from planner.report.explain import HARD, SMALL, Notes, apportion, decimals, how, share, under
 from planner.report.table import Column, table
@@ -42,7 +43,8 @@ def _term_lines(e: TimeExplanation, scale: float, look: Look, notes: Notes) -> l
     shown = [units * step for units in apportion(values, whole, step)]
     lines = [look.dim(f"{'busy':>8} {'exposed':>8} {'share':>7}  term, and what bounds it")]
     for term, exposed in zip(large, shown, strict=False):
-        head = f"{term.seconds * scale:8.{digits}f} {exposed:8.{digits}f} {share(term.exposed_seconds, e.step_seconds):>7}  "
+        busy = term.seconds * scale if term.hidden else exposed
+        head = f"{busy:8.{digits}f} {exposed:8.{digits}f} {share(term.exposed_seconds, e.step_seconds):>7}  "
         lines += _row(head, term, look, notes)
     if small:
         busy, rest = sum(t.seconds for t in small) * scale, shown[-1]
@@ -62,6 +64,8 @@ def _row(head: str, term: TimeTerm, look: Look, notes: Notes) -> list[str]:
     if len(lines[0]) > look.width:
         lines = [head + term.name, *(f"{'':29}{line.strip()}" for line in look.wrap(bound, first=29, indent=29))]
     text = how(term.formula, term.numbers, notes.mark(term.source))
+    if term.hidden:
+        text += f"; {duration(term.seconds - term.exposed_seconds).replace(' ', HARD)} hidden behind {term.hidden}"
     return [*lines, *under(29, text, look)]
 
 

@@ -70,9 +70,7 @@ def _stage(s: StageMemory) -> schema.StageMemoryRecord:
         stage=s.stage,
         layers=s.layers,
         highest_phase=s.peak.phase,
-        phases=[
-            schema.PhaseMemoryRecord(phase=p.phase, total_bytes=p.total_bytes, terms=[_term(t) for t in p.terms]) for p in s.phases
-        ],
+        phases=[schema.PhaseMemoryRecord(phase=p.phase, total_bytes=p.total_bytes, terms=[_term(t) for t in p.terms]) for p in s.phases],
         reserved_terms=[_term(t) for t in s.reserved],
         device_terms=[_term(t) for t in s.device],
         allocated_bytes=s.allocated_bytes,
@@ -109,6 +107,7 @@ def _time_term(t: TimeTerm, step: float) -> schema.ExplainedTimeTermRecord:
         share=t.exposed_seconds / step,
         formula=t.formula,
         figures=_figures(t.numbers),
+        hidden=t.hidden,
         source=t.source,
         bounds=[schema.BoundRecord(by=by, part=part) for by, part in bounds],
     )

@@ -91,4 +91,3 @@ def excluded_lines(searched: Searched, look: Look, most: int = 8) -> list[str]:
     shown = [f"{name} {count:,}" for name, count in counts if count][:most]
     more = len([1 for _, count in counts if count]) - len(shown)
     return look.items("Excluded by  ", [*shown, *([f"{more} more rules"] if more > 0 else [])]) if shown else []
-

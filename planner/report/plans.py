@@ -32,7 +32,7 @@ def plan_table(plans: Sequence[Plan], look: Look) -> list[str]:
     columns = [
         Column(head=""),
         Column(head=head),
-        Column(head="recompute", align="left"),
+        Column(head="recompute", align="left", useful=6),
         *([Column(head="offload", align="left")] if offloads else []),
         Column(head="memory GiB"),
         Column(head="fit %", useful=2),
@@ -189,12 +189,15 @@ def _time_lines(plan: Plan, look: Look, of: str) -> list[str]:
     if rest > SMALL * total / 10:
         items.append(f"other {significant(rest * scale)}")
     speed = f"MFU {float(num(t.mfu)):.3f}, HFU {float(num(t.hfu)):.3f}"
-    return [*look.items(f"Time{of} ({unit})  ", items), f"  = {significant(total * scale)} {unit}, overlapped traffic left out; {speed}"]
+    total_line = look.wrap(f"= {significant(total * scale)} {unit}, overlapped traffic left out; {speed}", first=2, indent=4)
+    return [*look.items(f"Time{of} ({unit})  ", items), f"  {total_line[0]}", *total_line[1:]]
 
 
 def kind_of(term: str) -> str:
     """Return what a time term belongs to, in words: computation by kind of kernel, traffic by axis."""
     first, _, rest = term.partition(".")
+    if term == "pp.bubble":
+        return WORDS["bubble"]
     if first != "compute":
         return WORDS.get(first, first.replace("_", " "))
     kernel = rest.replace(".", "_").partition("_")[0]

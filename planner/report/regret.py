@@ -26,9 +26,7 @@ def regret_lines(regret: Regret, look: Look) -> list[str]:
         Column(head="random %"),
     ]
     groups = sorted(regret.groups, key=lambda g: (-g.regret, g.tau, g.name))
-    rows = [
-        [_short(g.name), f"{g.rows}", f"{100 * g.regret:.1f}", f"{g.tau:.2f}", f"{100 * g.random:.1f}"] for g in groups
-    ]
+    rows = [[_short(g.name), f"{g.rows}", f"{100 * g.regret:.1f}", f"{g.tau:.2f}", f"{100 * g.random:.1f}"] for g in groups]
     text = (
         f"{plural(len(groups), 'group')}: the predicted best is slower than the measured best by {100 * regret.median:.1f} % (median), "
         f"{100 * regret.mean:.1f} % (mean), {100 * regret.p90:.1f} % (90th percentile); Kendall's tau {regret.mean_tau:.2f} (mean); "

@@ -20,8 +20,14 @@ LONG = 60
 
 
 def understood(
-    name: str | None, could_mean: Sequence[str], architecture: Architecture, cluster: Cluster, training: Training,
-    assumed: Sequence[str], warnings: Sequence[str], look: Look,
+    name: str | None,
+    could_mean: Sequence[str],
+    architecture: Architecture,
+    cluster: Cluster,
+    training: Training,
+    assumed: Sequence[str],
+    warnings: Sequence[str],
+    look: Look,
 ) -> list[str]:
     """Return the opening lines of a report; `could_mean` is what else a bare size could stand for."""  # fmt: skip
     also = f"; could also be {', '.join(could_mean)} (planner models {name})" if could_mean else ""

@@ -270,9 +270,7 @@ RULES = (
         sentence="torchtitan does not tie the embedding to the head across stages",
         source="torchtitan models/common/decoder.py:169",
         reads=("pp",),
-        holds=lambda case, layout: (
-            np.asarray(num(layout.degrees.pp) == 1.0) if case.architecture.tied_embeddings else True
-        ),
+        holds=lambda case, layout: np.asarray(num(layout.degrees.pp) == 1.0) if case.architecture.tied_embeddings else True,
         given=lambda case, layout: (
             f"pp={show(layout.degrees.pp)} with the tied embeddings of {case.architecture.id}: pp must be 1 in torchtitan"
         ),
@@ -289,9 +287,7 @@ RULES = (
             if case.training.mtp and case.architecture.mtp_layers
             else True
         ),
-        given=lambda case, layout: (
-            f"pp={show(layout.degrees.pp)}, cp={show(layout.degrees.cp)} with mtp: both must be 1 in torchtitan"
-        ),
+        given=lambda case, layout: f"pp={show(layout.degrees.pp)}, cp={show(layout.degrees.cp)} with mtp: both must be 1 in torchtitan",
         vary=("pp", "cp"),
         frameworks=("torchtitan",),
     ),

@@ -104,9 +104,7 @@ RULES = (
         source="table of planner/rules/frameworks.py, with the source of each row",
         reads=(),
         holds=lambda case, layout: case.training.method in SUPPORT[case.framework].methods,
-        given=lambda case, layout: (
-            f"method {case.training.method}: {case.framework} offers {', '.join(SUPPORT[case.framework].methods)}"
-        ),
+        given=lambda case, layout: f"method {case.training.method}: {case.framework} offers {', '.join(SUPPORT[case.framework].methods)}",
     ),
     Rule(
         id="precision",
@@ -123,9 +121,7 @@ RULES = (
         sentence="the framework has the optimizer",
         source="table of planner/rules/frameworks.py, with the source of each row",
         reads=(),
-        holds=lambda case, layout: (
-            case.training.method == "inference" or case.training.optimizer in SUPPORT[case.framework].optimizers
-        ),
+        holds=lambda case, layout: case.training.method == "inference" or case.training.optimizer in SUPPORT[case.framework].optimizers,
         given=lambda case, layout: (
             f"optimizer {case.training.optimizer}: {case.framework} offers {', '.join(SUPPORT[case.framework].optimizers)}"
         ),

@@ -17,9 +17,10 @@ from cost_models.cost import cost
 from cost_models.layout import Choices, Degrees, Layout
 from cost_models.training import Training
 from hardware.cluster import parse_cluster
+from planner.asked import make_request
 from planner.evaluate import CHUNK as ROWS
 from planner.evaluate import totals
-from planner.request import make_request, resolve
+from planner.request import resolve
 from planner.search import spaces
 from planner.space import Counts
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.choices.orders import most_held
 from cost_models.choices.pipeline import Line, longest_path
 from cost_models.choices.schedules import names, schedule
 from cost_models.throughput.simulate import Durations, Event, seconds, simulate
+
+if TYPE_CHECKING:
+    from cost_models.choices.orders import Step
 
 TIMES = st.floats(0.1, 4.0)
 
@@ -222,6 +225,17 @@ def test_zero_bubble_v_has_none(f: float, p: int, more: int) -> None:
         assert min(e.start_seconds for e in mine) == pytest.approx(rank * f / 2.0)
         assert max(e.end_seconds for e in mine) == pytest.approx(rank * f / 2.0 + 3.0 * f * m)
     assert float(schedule("zb-v").seconds(line([f] * p, [2.0 * f] * p, [f] * p, m))) == pytest.approx((3.0 * m + (p - 1) / 2.0) * f)
+
+
+def most_held(order: list[Step], parts: dict[int, float]) -> float:
+    """Return how many micro-batches are alive at once at most, each from the start of its forward to the end of its (weight) gradients,
+    counted as the part of the stage that its chunk is."""
+    held = most = 0.0
+    for step in order:
+        held += sum(parts[p.chunk] for p in step if p.kind == "forward")
+        most = max(most, held)
+        held -= sum(parts[p.chunk] for p in step if p.kind in ("backward", "weight"))
+    return most
 
 
 @pytest.mark.parametrize("name", names())

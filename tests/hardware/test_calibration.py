@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
 import pytest
 
 from hardware.calibration import calibration, changed, generation, value
@@ -40,3 +45,25 @@ def test_one_accelerator_or_its_generation() -> None:
 def test_what_does_not_exist_cannot_be_changed(key: tuple[str, str, str]) -> None:
     with pytest.raises(KeyError), changed({key: 1.0}):
         pass
+
+
+PACKAGES = Path(__file__).resolve().parents[2]
+
+
+@cache
+def asked() -> re.Pattern[str]:
+    """Every text of the packages, with anything where one is put together (`host_forward_{name}`)."""
+    found: set[str] = set()
+    for path in (p for package in ("cost_models", "hardware", "planner") for p in (PACKAGES / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"\w+", node.value):
+                found.add(node.value)
+            elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant) and len(str(node.values[0].value)) > 3:
+                parts = [re.escape(str(v.value)) if isinstance(v, ast.Constant) else r"\w+" for v in node.values]
+                found.add("".join(parts))
+    return re.compile("|".join(sorted(found)))
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (PACKAGES / "hardware" / "measured").glob("*.toml") if p.stem != "error"))
+def test_every_constant_is_read(name: str) -> None:
+    assert [key for key in calibration(name).constants if not asked().fullmatch(key)] == []

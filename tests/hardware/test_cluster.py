@@ -85,7 +85,13 @@ def test_count_that_is_no_multiple_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("text", "per_node", "domain", "network"),
-    [("4x4xA100-80G", 4, 4, 25e9), ("2x16xA100-80G", 16, 8, 12.5e9), ("9x8xGB200", 8, 72, 50e9), ("4x2xRTX4090", 2, 1, None)],
+    [
+        ("4x4xA100-80G", 4, 4, 25e9),
+        ("2x16xA100-80G", 16, 8, 12.5e9),
+        ("9x8xGB200", 8, 72, 50e9),
+        ("4x2xRTX4090", 2, 1, None),
+        ("4x1xA100-80G", 1, 1, 25e9),
+    ],
 )
 def test_other_number_of_gpus_per_server(text: str, per_node: int, domain: int, network: float | None) -> None:
     """Fewer GPUs don't gain network, more share it, a rack's trays keep theirs; the link's domain never grows."""
@@ -93,7 +99,7 @@ def test_other_number_of_gpus_per_server(text: str, per_node: int, domain: int, 
     (pool,) = cluster.pools
     assert (pool.node.gpus_per_node, pool.gpus_per_node, pool.node.link_domain_size) == (per_node, per_node, domain)
     assert pool.inter_node_bytes_per_second == network
-    assert any(f"{per_node} GPUs per server as given" in sentence for sentence in cluster.assumed)
+    assert any(f"{per_node} GPU{'s' if per_node > 1 else ''} per server as given" in sentence for sentence in cluster.assumed)
 
 
 def test_rack_domain_needs_no_network_inside() -> None:

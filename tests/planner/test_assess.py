@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cost_models.numeric import num
+from planner.asked import make_request
 from planner.assess import assess
-from planner.request import make_request, resolve
+from planner.request import resolve
 
 
 def judged(**request: Any) -> Any:

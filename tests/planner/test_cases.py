@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from cost_models.numeric import num
+from planner.asked import make_request
 from planner.assess import assess
-from planner.request import make_request, resolve
+from planner.request import resolve
 from planner.search import search
 
 if TYPE_CHECKING:

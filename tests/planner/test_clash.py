@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from cost_models.numeric import num
+from planner.asked import Request, RequestError, make_request
 from planner.clash import clash_for
 from planner.cli import main
 from planner.exists import any_plan
 from planner.measures import layout_values, result_values
 from planner.remedies import remedies_for
-from planner.request import Request, RequestError, Resolved, make_request, resolve
+from planner.request import Resolved, resolve
 from planner.requirements import Requirement, requirements
 from planner.rules import broken
 from planner.search import best, frameworks, search

@@ -17,10 +17,10 @@ from typing import Any, get_args
 import click
 import pytest
 
+from planner.asked import Request
 from planner.cli import planner as group
 from planner.cli.options import KEYS, LAYOUT_KEYS, SECTIONS
 from planner.cli.search import NO_PLAN
-from planner.request import Request
 from tests.planner.handmade import make_plan, make_search
 
 Runner = Callable[..., Any]

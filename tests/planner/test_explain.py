@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cost_models.choices.schedules import interleaved, one_f_one_b
 from cost_models.ledger import add
 from cost_models.numeric import num
+from planner.asked import make_request
 from planner.assess import assess
 from planner.explain.bounds import bounds
 from planner.explain.figures import numbers
@@ -26,7 +27,7 @@ from planner.report.explain import Notes, apportion, memory_lines
 from planner.report.explain_time import time_lines
 from planner.report.look import WIDTH, Look, visible
 from planner.report.schema_page import page
-from planner.request import make_request, resolve
+from planner.request import resolve
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -87,6 +88,8 @@ def test_numbers_give_the_terms_and_no_large_term_lacks_them(name: str) -> None:
         assert t.numbers is not None or t.seconds < 0.01 * time.step_seconds or t.name.startswith((*one_figure, "decode")), t.name
         assert t.source
         assert t.formula
+        assert "hidden" not in t.formula
+        assert t.name == "decode.step" or bool(t.hidden) == (t.exposed_seconds < t.seconds * (1.0 - 1e-9)), t.name
 
 
 def test_numbers_are_those_of_the_layout() -> None:
@@ -246,3 +249,18 @@ def test_search_explains_the_best_plan_and_the_nearest_miss(run_planner: Runner)
 def test_the_schema_page_has_the_explanation(root: Any) -> None:
     assert "## MemoryExplanationRecord" in page()
     assert (root / "docs" / "schema.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_hides_is_said_beside_the_formula(name: str) -> None:
+    """A term that nothing hides is as long exposed as it is busy, to the last digit shown; any other says how much hides behind what."""
+    e = explain_time(planned(name))
+    terms = {t.name: t for t in e.terms}
+    shown = [line.strip() for line in time_lines(e, Look(width=200), Notes())]
+    row = re.compile(r"([\d.,]+) +([\d.,]+) +[\d.]+ % +([a-z_.]+)( |$)")
+    rows = [(found, shown[i + 1]) for i, line in enumerate(shown) if (found := row.match(line))]
+    assert len(rows) >= 3
+    for found, formula in rows:
+        busy, exposed, term = found.group(1, 2, 3)
+        assert ("hidden behind" in formula) == bool(terms[term].hidden)
+        assert terms[term].hidden or busy == exposed

@@ -17,9 +17,10 @@ from cost_models.layout import Choices, Degrees, Layout
 from cost_models.numeric import num
 from cost_models.training import Training
 from cost_models.transformer import model_ops
+from planner.asked import make_request
 from planner.assess import Assessment, assess
 from planner.changes import FREED_FIRST
-from planner.request import make_request, resolve
+from planner.request import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path

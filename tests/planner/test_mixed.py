@@ -21,6 +21,7 @@ from cost_models.transformer import count_parameters, model_ops
 from hardware.calibration import calibration
 from hardware.cluster import parse_cluster
 from hardware.spec import Cluster
+from planner.asked import make_request
 from planner.evaluate import held_cost, plan
 from planner.mixed.candidates import Sends, all_candidates, pace, path_bound
 from planner.mixed.link import Link
@@ -31,7 +32,7 @@ from planner.report.documents import search_document
 from planner.report.look import Look
 from planner.report.mixed_documents import mixed_record
 from planner.report.search import search_lines
-from planner.request import Resolved, make_request, resolve
+from planner.request import Resolved, resolve
 from planner.rules import broken
 from planner.search import frameworks, search
 
@@ -291,9 +292,7 @@ def test_the_schedule_formula_agrees_with_its_event_simulation() -> None:
     times = [
         (float(f), float(b))
         for part in made.parts
-        for f, b in zip(
-            num(part.plan.cost.time.stage_forward_seconds), num(part.plan.cost.time.stage_backward_seconds), strict=True
-        )
+        for f, b in zip(num(part.plan.cost.time.stage_forward_seconds), num(part.plan.cost.time.stage_backward_seconds), strict=True)
     ]
     grid = made.parts[0].plan.layout.degrees
     stages_ = Durations(forward=[f for f, _ in times], backward=[b for _, b in times])

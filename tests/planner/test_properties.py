@@ -10,8 +10,9 @@ import pytest
 
 from cost_models.ledger import add
 from cost_models.numeric import num
+from planner.asked import make_request
 from planner.evaluate import STATES, evaluate, take, totals
-from planner.request import Resolved, make_request, resolve
+from planner.request import Resolved, resolve
 from planner.search import spaces
 from planner.space import Counts, Group
 
@@ -116,3 +117,26 @@ def test_higher_zero_stages_hold_no_more_states(name: str) -> None:
             else:
                 assert size >= before * (1.0 - 1e-12)
             seen[code] = (c.zero, size)
+
+
+AXES = {"tp": ("tp", "etp"), "sp": ("tp",), "cp": ("cp",), "ep": ("ep",), "pp": ("pp",)}
+"""First part of a time term -> the degrees of which one is above 1 where the term is."""
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_terms_of_a_step_are_possible(name: str) -> None:
+    """No term is negative or exposed for longer than it is busy; traffic is of groups that are there; no step outruns its peak."""
+    for group, rows in drawn(name, 5):
+        for v in (0, len(group.variants) - 1):
+            layout = group.layouts(v, rows[:1]).row(0) if len(rows) else None
+            if layout is None:
+                continue
+            time = evaluate(group.case, layout).time
+            assert 0.0 < float(num(time.mfu)) <= float(num(time.hfu)) * (1.0 + 1e-12) < 0.9
+            for term in time.ledger.terms:
+                busy = float(np.max(num(term.value)))
+                shown = busy if term.exposed is None else float(np.max(num(term.exposed)))
+                assert -1e-9 <= shown <= busy * (1.0 + 1e-9) + 1e-12, (term.name, layout)
+                axes = AXES.get(term.bucket)
+                if axes and busy > 1e-9:
+                    assert any(float(num(getattr(layout.degrees, axis))) > 1.0 for axis in axes), (term.name, layout)

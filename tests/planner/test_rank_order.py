@@ -14,13 +14,14 @@ from cost_models.layout import RANK_ORDERS, Choices, Degrees, Layout
 from cost_models.numeric import num
 from cost_models.throughput.collectives import fabric
 from cost_models.throughput.replicas import placed_better
+from planner.asked import make_request
 from planner.assess import assess
 from planner.cli.options import layout_words
 from planner.evaluate import totals
 from planner.exporters import exporter
 from planner.report.documents import layout_record
 from planner.report.words import layout_name
-from planner.request import make_request, resolve
+from planner.request import resolve
 from planner.rules import RULES
 from planner.runs.layout import layout as layout_of_run
 from planner.search import search

@@ -15,9 +15,10 @@ from cost_models.numeric import num
 from planner import bounds as bounds_module
 from planner import scan as scan_module
 from planner import space as space_module
+from planner.asked import make_request
 from planner.bounds import balanced_seconds
 from planner.evaluate import as_batch, evaluate, fitting, totals
-from planner.request import Resolved, make_request, resolve
+from planner.request import Resolved, resolve
 from planner.rules import binding
 from planner.search import search
 
@@ -96,9 +97,7 @@ def every_layout(case: Case) -> Iterator[Layout]:
         counts = product(*(range(n + 1) for n in held)) if recompute == "full" and megatron else [held]
         for again in counts:
             degrees = Degrees(**{**{n: getattr(d, n) for n in Degrees.__dataclass_fields__}, "offload_fraction": part})
-            yield Layout(
-                degrees=degrees, choices=choices, stage_layers=held, stage_recompute=tuple(again) if recompute == "full" else None
-            )
+            yield Layout(degrees=degrees, choices=choices, stage_layers=held, stage_recompute=tuple(again) if recompute == "full" else None)
 
 
 def brute(resolved: Resolved) -> float:

@@ -10,6 +10,7 @@ import pytest
 from hardware.spec import Cluster
 from planner.cli import planner as group
 from planner.cli.options import layout_words
+from planner.report.answers import front_lines
 from planner.report.documents import bucket_bytes, stage_records
 from planner.report.estimate import estimate_lines
 from planner.report.look import Look, visible
@@ -63,6 +64,22 @@ def test_a_narrow_table_drops_its_least_useful_column_first() -> None:
     assert table(columns, [["1", "2", "3"]], Look(width=50))[0].split() == ["a", "b" * 30]
 
 
+def test_a_front_of_one_framework_leaves_its_room_to_the_layouts() -> None:
+    front = [make_plan(tp=8, dp=4, offload="optimizer", recompute="full", micro_batch=16, step_seconds=s) for s in (20.0, 30.0)]
+    for look in (WIDE, NARROW):
+        lines = front_lines(front, 2, look)
+        assert "framework" not in lines[0]
+        assert max(map(len, lines)) <= look.width
+    assert "…" not in text(front_lines(front, 2, WIDE))
+    assert "framework" in front_lines([front[0], make_plan(dp=32, framework="fsdp")], 2, WIDE)[0]
+
+
+def test_very_narrow_tables_keep_layout_memory_and_step() -> None:
+    lines = plan_table(plans()[:1], Look(width=52))
+    assert max(map(len, lines[:3])) <= 52
+    assert "memory GiB" in lines[0] and "step s" in lines[0] and "recompute" not in lines[0]
+
+
 def test_numbers_are_to_the_right_with_three_digits() -> None:
     lines = plan_table(plans(), Look(width=200))
     assert "41.6" in lines[2]
@@ -96,7 +113,8 @@ def test_ledgers_name_the_largest_first_and_what_they_sum_to() -> None:
 def test_time_terms_are_grouped_by_kernel_and_axis() -> None:
     assert kind_of("compute.gemm_forward") == kind_of("compute.gemm.backward") == "GEMMs"
     assert kind_of("tp.forward") == "TP traffic"
-    assert kind_of("bubble.pipeline") == "bubble"
+    assert kind_of("pp.send") == "PP traffic"
+    assert kind_of("pp.bubble") == kind_of("bubble.pipeline") == "bubble"
 
 
 def test_flags_of_a_plan_parse_to_its_layout() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from planner.asked import RequestError, make_request, parse_offload
 from planner.defaults import MAX_TOKENS, global_batch, odd_part
-from planner.request import RequestError, make_request, parse_offload, resolve
+from planner.request import resolve
 
 
 def test_flags_win_over_the_file_and_tables_are_flattened() -> None:
@@ -109,3 +110,25 @@ def test_dimensions_stand_for_a_model() -> None:
 def test_free_memory_reaches_the_pool() -> None:
     found = resolve(make_request({"model": "7b", "cluster": "2xRTX4090", "free_memory": "20GiB"}))
     assert found.cluster.pools[0].capacity_bytes == 20 * 2**30
+
+
+@pytest.mark.parametrize("date", ["2024", "2024-05", "2024-05-31", "2024-02-29"])
+def test_dates_of_software_are_years_months_or_days(date: str) -> None:
+    assert make_request({"software_date": date}).software_date == date
+
+
+@pytest.mark.parametrize("date", ["", "24", "yesterday", "2024-13", "2024-5", "2024-05-3", "20240531", "2023-02-29", "99999", "2024-00"])
+def test_other_dates_are_refused_in_words(date: str) -> None:
+    with pytest.raises(RequestError, match="give a year, a month or a day") as refused:
+        make_request({"software_date": date})
+    assert len(refused.value.lines) == 1
+
+
+def test_a_value_of_several_kinds_is_one_line() -> None:
+    """A framework is a name or one of two words; the reader is told once, without the names of types."""
+    with pytest.raises(RequestError) as refused:
+        make_request({"framework": "pytorch"})
+    (line,) = refused.value.lines
+    assert line.startswith("framework='pytorch': input should be 'megatron'")
+    assert line.endswith("'unknown'")
+    assert "literal" not in line

@@ -229,6 +229,12 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     ("compile", {"compile": False}, {"compile": True}, ("megatron", "torchtitan")),
     ("fork_model", {"framework": "megatron-zb"}, {"framework": "megatron-zb", "model": DEEPSEEK}, ("latent attention",)),
     ("fork_model", {"framework": "megatron-zb"}, {"framework": "megatron-zb", "model": QWEN}, ("tied embeddings",)),
+    (
+        "fp8_recipe",
+        {"cluster": "8xB200", "precision": "fp8", "extra": {"fp8_recipe": "mxfp8"}},
+        {"cluster": "8xH100-80G", "precision": "fp8", "extra": {"fp8_recipe": "mxfp8"}},
+        ("mxfp8", "H100", "blockwise"),
+    ),
     ("torchtitan_model", {"framework": "torchtitan"}, {"framework": "torchtitan", "model": OPT}, ("learned",)),
 ]
 

@@ -12,8 +12,9 @@ import pytest
 
 from cost_models.numeric import num
 from planner import scan as scan_module
+from planner.asked import make_request
 from planner.evaluate import fitting, plan, totals
-from planner.request import Resolved, make_request, resolve
+from planner.request import Resolved, resolve
 from planner.rules import broken
 from planner.search import frameworks, search, spaces
 from planner.space import Counts

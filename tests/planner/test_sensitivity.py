@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cost_models.numeric import num
-from planner.request import Resolved, make_request, resolve
+from planner.asked import make_request
+from planner.request import Resolved, resolve
 from planner.search import search
 from planner.sensitivity import scenarios, sensitivities
 
@@ -74,3 +75,10 @@ def test_what_would_make_an_infeasible_request_fit() -> None:
 
 def test_serving_has_no_batch_to_double() -> None:
     assert not any("batch" in words for words, _ in scenarios(asked(method="inference", global_batch=None)))
+
+
+def test_one_more_server_that_doubles_the_gpus_is_said_once() -> None:
+    words = [words for words, _ in scenarios(asked(cluster="8xA100-40G"))]
+    assert any(w.startswith("8 more GPUs") for w in words)
+    assert "twice the GPUs" not in words
+    assert "twice the GPUs" in [words for words, _ in scenarios(asked())]

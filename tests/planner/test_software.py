@@ -10,8 +10,9 @@ import pytest
 from cost_models.numeric import num
 from cost_models.switches import SWITCHES, switch_problems
 from cost_models.training import Training
+from planner.asked import RequestError, make_request
 from planner.assess import Assessment, assess
-from planner.request import RequestError, make_request, resolve
+from planner.request import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,62 @@ def test_every_switch_and_value_is_accepted_by_both_models() -> None:
     for name, switch in SWITCHES.items():
         for value in switch.values or ("512",):
             assert not switch_problems({name: value})
-            assert step(framework="megatron", stack={name: value}) > 0.0
+            narrow = {"cluster": "8xB200", "precision": "fp8"} if name == "fp8_recipe" else {}
+            assert step(framework="megatron", stack={name: value}, **narrow) > 0.0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "precision", "said"), [("8xH100-80G", "fp8", "no units for it"), ("8xB200", "bf16", "--precision fp8")]
+)
+def test_recipes_of_narrow_types_need_their_units(cluster: str, precision: str, said: str) -> None:
+    found = assessed(cluster=cluster, framework="megatron", precision=precision, stack={"fp8_recipe": "nvfp4"})
+    assert found.plan is None
+    assert [law.rule for law in found.broken] == ["fp8_recipe"]
+    assert said in found.broken[0].message
+
+
+LLAMA = {"model": "llama-3.1-8b", "cluster": "16xH100-80G"}
+CONTEXTS: dict[str, dict[str, Any]] = {
+    "interleaved": {**LLAMA, "framework": "megatron", "tp": 2, "pp": 2, "vpp": 4, "schedule": "interleaved"},
+    "selective": {**LLAMA, "framework": "torchtitan", "zero": 3, "recompute": "selective"},
+    "fsdp": {**LLAMA, "framework": "fsdp", "zero": 3, "recompute": "none"},
+    "experts": {"model": "qwen3-30b-a3b", "cluster": "32xB200", "framework": "megatron", "ep": 8, "precision": "fp8", "seq": 512},
+    "experts after long attention": {"model": "qwen3-30b-a3b", "cluster": "32xB200", "framework": "megatron", "ep": 8, "seq": 8192},
+    "adapters": {"model": "llama-3.1-8b", "cluster": "1xH100-80G", "framework": "hf", "method": "lora", "recompute": "none"},
+    "small": {"model": "gpt2", "cluster": "8xH100-80G", "framework": "megatron", "seq": 512, "global_batch": 8},
+}  # fmt: skip
+"""Requests of which each switch changes one at least."""
+
+
+def cost_of(**flags: Any) -> tuple[float, float]:
+    plan = assess(resolve(make_request(flags))).plan
+    assert plan is not None
+    return float(num(plan.cost.time.step_seconds)), float(num(plan.cost.memory.peak_device_bytes))
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_every_switch_changes_some_prediction(name: str) -> None:
+    values = SWITCHES[name].values or ("512",)
+    for request in [CONTEXTS["experts"]] if name == "fp8_recipe" else CONTEXTS.values():
+        if any(cost_of(**request, stack={name: value}) != cost_of(**request) for value in values):
+            return
+    pytest.fail(f"{name} changes neither time nor memory")
+
+
+def test_no_overlap_hides_nothing_of_any_framework() -> None:
+    """Gathers of FSDP, sends of an interleaved pipeline and gradients beside weight gradients hide no more than gradient buckets."""
+    for context, names in (("fsdp", ("zero.forward", "zero.backward")), ("interleaved", ("pp.send", "dp.reduce", "dp.gather"))):
+        plan = assess(resolve(make_request({**CONTEXTS[context], "stack": {"overlap_all": "no"}}))).plan
+        assert plan is not None
+        for term in plan.cost.time.ledger.terms:
+            if term.name in names and term.exposed is not None:
+                assert num(term.exposed) == pytest.approx(num(term.value), rel=1e-12), term.name
+
+
+def test_a_stated_first_fsdp_is_the_first_whatever_the_date() -> None:
+    today, first = (cost_of(**CONTEXTS["fsdp"], stack=stack)[0] for stack in ({}, {"fsdp_version": "1"}))
+    assert first > today
+    assert cost_of(**CONTEXTS["fsdp"], stack={"fsdp_version": "2"})[0] == today
 
 
 def test_no_overlap_is_never_faster() -> None:
@@ -84,6 +140,11 @@ def test_all_bad_switches_are_told_at_once_with_the_nearest() -> None:
     assert "nearest: overlap_grad_reduce" in lines
     assert "delayed, current, blockwise, mxfp8, nvfp4" in lines
     assert "a number above 0" in lines
+
+
+def test_switches_joined_by_a_comma_are_told_apart() -> None:
+    with pytest.raises(RequestError, match="a --stack of its own"):
+        make_request({"stack": {"moe_a2a_overlap": "yes,moe_dispatcher=deepep"}})
 
 
 def test_the_switches_are_shown_and_handed_on(run_planner: Callable[..., Ended]) -> None:

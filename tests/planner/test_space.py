@@ -11,7 +11,8 @@ import pytest
 
 from cost_models.layout import Choices, Degrees, Layout
 from planner import space as space_module
-from planner.request import make_request, resolve
+from planner.asked import make_request
+from planner.request import resolve
 from planner.rules import binding
 from planner.space import Counts, Group, candidates, groups
 
@@ -78,9 +79,7 @@ def points(g: Group, v: int, i: int) -> list[Layout]:
 
 
 def rows(found: list[Group]) -> list[tuple[Any, ...]]:
-    return [
-        name(p) for g in found for v in range(len(g.variants)) for i in np.flatnonzero(g.lawful[v]) for p in points(g, v, int(i))
-    ]
+    return [name(p) for g in found for v in range(len(g.variants)) for i in np.flatnonzero(g.lawful[v]) for p in points(g, v, int(i))]
 
 
 @pytest.mark.parametrize("request_", SMALL, ids=lambda r: f"{r['framework']} {r['model']}")

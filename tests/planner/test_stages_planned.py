@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cost_models.numeric import num
+from planner.asked import make_request
 from planner.evaluate import evaluate
-from planner.request import make_request, resolve
+from planner.request import resolve
 from planner.search import search
 
 PRIME = [(layers, pp) for layers in (43, 61, 127) for pp in (4, 8, 16)]

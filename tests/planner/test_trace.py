@@ -18,12 +18,13 @@ from cost_models.choices.schedules import names
 from cost_models.choices.schedules import schedule as schedule_of
 from cost_models.numeric import num
 from cost_models.throughput.simulate import Durations, Event, seconds, simulate
+from planner.asked import make_request
 from planner.assess import Assessment, assess
 from planner.evaluate import plan as evaluated
 from planner.explain.passes import MOST_PASSES
 from planner.explain.timeline import STREAMS, timeline
 from planner.report.trace import trace_text
-from planner.request import make_request, resolve
+from planner.request import resolve
 
 if TYPE_CHECKING:
     from planner.plan import Plan

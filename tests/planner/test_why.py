@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cost_models.numeric import num
+from planner.asked import RequestError, make_request
 from planner.cli import main
 from planner.exists import any_plan
-from planner.request import RequestError, Resolved, make_request, resolve
+from planner.request import Resolved, resolve
 from planner.search import best, frameworks, search
 from planner.why import of_kind, parse_kind, why_not
 

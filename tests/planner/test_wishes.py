@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.numeric import num
+from planner.asked import RequestError, make_request
 from planner.cli import main
 from planner.evaluate import fitting, totals
 from planner.exists import any_plan, at_extremes
 from planner.expression import parse
 from planner.measures import layout_values, result_values
 from planner.objectives import pareto, planned, tokens_per_dollar
-from planner.request import RequestError, Resolved, make_request, resolve
+from planner.request import Resolved, resolve
 from planner.search import best, frameworks, search, spaces
 from planner.space import Counts
 from planner.tokens import ExpressionError
