@@ -228,6 +228,17 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         validate(tmp_path / "none.csv")
 
 
+@pytest.mark.parametrize(("of", "most"), [("tuned", 0.13), ("user", 0.14), ("moe", 0.13), ("lora", 0.13)])
+def test_runs_that_nothing_was_fitted_to(of: str, most: float) -> None:
+    """Every row is predicted; the medians stay where they were seen (0.06 to 0.11), and the memory of the few that state a peak."""
+    found = validate(TABLE.with_name("more_runs.csv"))
+    assert found.predicted == len(found.rows) == 227
+    step = group(found.step, "class", of)
+    assert step.median <= most
+    memory = group(found.memory, "all", "all")
+    assert memory.count >= 30 and memory.median <= 0.05
+
+
 @pytest.mark.bench
 def test_speed() -> None:
     """3,000 rows take seconds: less than 5 ms a row on one core."""

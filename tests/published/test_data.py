@@ -22,8 +22,8 @@ RELATIONS = {"=", "≠", ""}
 KINDS = {"exact", "estimate", "in kind"}
 
 
-def read_runs(published: Path) -> list[dict[str, str]]:
-    with (published / "runs.csv").open(encoding="utf-8", newline="") as file:
+def read_runs(published: Path, name: str = "runs.csv") -> list[dict[str, str]]:
+    with (published / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -52,6 +52,7 @@ def test_every_table_has_the_rows_its_readme_states(published: Path) -> None:
     }
     found = {
         "runs.csv": len(read_runs(published)),
+        "more_runs.csv": len(read_runs(published, "more_runs.csv")),
         "truth.json": len(read_truth(published)),
         "params.json": len(json.loads((published / "params.json").read_text(encoding="utf-8"))),
         "cases.jsonl": len(read_cases(published)),
@@ -62,7 +63,7 @@ def test_every_table_has_the_rows_its_readme_states(published: Path) -> None:
 
 
 def test_ids_are_unique_and_every_run_has_a_source(published: Path) -> None:
-    tables = (read_runs(published), read_truth(published), read_cases(published), read_figures(published)["figure"])
+    tables = ([*read_runs(published), *read_runs(published, "more_runs.csv")], read_truth(published), read_cases(published), read_figures(published)["figure"])
     for rows in tables:
         ids = [row["id"] for row in rows]
         assert len(ids) == len(set(ids))
