@@ -25,6 +25,8 @@ Entry = tuple[Label, float, Chosen]
 """Numbers of the schedule, largest sum of terms that come once a step, options."""
 Reached = tuple[float, Label, float, Chosen]
 """What the label comes to at least, then an entry."""
+ToGo = tuple[float, float]
+"""Least work of stages to go; least pace of the slowest of them: what the whole takes at least beside its work (zero-bubble V: at all)."""
 ROUNDING = 1e-12
 BEAM = 4
 MAX_LABELS = 400
@@ -46,9 +48,13 @@ def even(shape: Shape) -> float:
     return finish(shape, label)
 
 
-def near(shape: Shape, chain: Chain, below: float) -> float:
-    """Return the objective (terms of once a step as in `least`) of a good choice of a chain of one level; infinite for none."""
-    return _least(shape, chain.layers, [list(enumerate(options)) for options in chain.stages], below, BEAM)[0]
+def within(shape: Shape, chain: Chain, below: float) -> bool:
+    """Tell whether a choice of a chain of one level comes to `below` (terms of once a step as in `least`).
+
+    Raises TooMany where the labels multiply.
+    """
+    search = _Search(shape, chain.layers, [list(enumerate(options)) for options in chain.stages])
+    return search.least(below, BEAM)[0] <= below or search.least(below)[0] <= below
 
 
 def least(shape: Shape, chain: Chain, below: float) -> tuple[float, tuple[int, ...]]:
@@ -61,9 +67,9 @@ def least(shape: Shape, chain: Chain, below: float) -> tuple[float, tuple[int, .
         own = [[(i, o) for i, o in enumerate(options) if o.level == level] for options in chain.stages]
         if all(own):
             # a few labels a stage find a good split, beyond which none needs to be kept
-            most = min(below, found[0])
-            most = min(most, _least(shape, chain.layers, own, most, BEAM)[0] * (1.0 + ROUNDING))
-            found = min(found, _least(shape, chain.layers, own, most))
+            search, most = _Search(shape, chain.layers, own), min(below, found[0])
+            most = min(most, search.least(most, BEAM)[0] * (1.0 + ROUNDING))
+            found = min(found, search.least(most))
     return found
 
 
@@ -76,29 +82,36 @@ def _ways(options: list[tuple[int, Option]], values: int) -> list[_Way]:
     return [(i, o.layers, o.starts, o.values, sum(o.values[:values]), sum(o.values[values:])) for i, o in options]
 
 
-def _least(shape: Shape, layers: int, own: _Own, below: float, beam: int = 0) -> tuple[float, tuple[int, ...]]:
-    start, extends, floors, finish = RULES[shape.schedule]
-    ways = [_ways(options, VALUES[shape.schedule]) for options in own]
-    lightest = [max((min(way[5] for way in later) for later in ways[s + 1 :]), default=0.0) for s in range(len(ways))]
-    to_go, floor = _to_go(ways, layers), floors(shape)
-    current: dict[int, list[Entry]] = {0: [(start, 0.0, ())]}
-    for stage, options in enumerate(ways):
-        extend, rest_after, light = extends(shape, stage), to_go[stage + 1], lightest[stage]
-        reached: dict[int, list[Reached]] = {}
-        for begin, entries in current.items():
-            for index, held, starts, values, _, added in options:
-                end = begin + held
-                rest = rest_after.get(end)
-                if rest is None or (starts is not None and begin not in starts):
-                    continue
-                for label, largest, chosen in entries:
-                    pipeline, term = extend(values, label), added if added > largest else largest
-                    worth = floor(pipeline, rest) + (light if light > term else term)
-                    if worth <= below:
-                        reached.setdefault(end, []).append((worth, pipeline, term, (chosen, index)))
-        current = {end: _kept(labels, beam) for end, labels in reached.items()}
-    ended = ((finish(shape, label) + term, _unwound(chosen)) for label, term, chosen in current.get(layers, []))
-    return min(ended, default=(float("inf"), ()))
+class _Search:
+    """The options of one level, and what the stages to go take at least."""
+
+    def __init__(self, shape: Shape, layers: int, own: _Own) -> None:
+        self.shape, self.layers = shape, layers
+        ways = self.ways = [_ways(options, VALUES[shape.schedule]) for options in own]
+        self.lightest = [max((min(way[5] for way in later) for later in ways[s + 1 :]), default=0.0) for s in range(len(ways))]
+        self.to_go = _to_go(ways, [PACES[shape.schedule](shape, s) for s in range(len(ways))], layers)
+
+    def least(self, below: float, beam: int = 0) -> tuple[float, tuple[int, ...]]:
+        """Return the least objective that is at most `below` and its choice; infinite and empty where there is none."""
+        start, extends, floors, finish = RULES[self.shape.schedule]
+        floor, current = floors(self.shape), dict[int, list[Entry]]({0: [(start, 0.0, ())]})
+        for stage, options in enumerate(self.ways):
+            extend, after, light = extends(self.shape, stage), self.to_go[stage + 1], self.lightest[stage]
+            reached: dict[int, list[Reached]] = {}
+            for begin, entries in current.items():
+                for index, held, starts, values, _, added in options:
+                    end = begin + held
+                    to_go = after.get(end)
+                    if to_go is None or (starts is not None and begin not in starts):
+                        continue
+                    for label, largest, chosen in entries:
+                        pipeline, term = extend(values, label), added if added > largest else largest
+                        worth = floor(pipeline, to_go) + (light if light > term else term)
+                        if worth <= below:
+                            reached.setdefault(end, []).append((worth, pipeline, term, (chosen, index)))
+            current = {end: _kept(labels, beam) for end, labels in reached.items()}
+        ended = ((finish(self.shape, label) + term, _unwound(chosen)) for label, term, chosen in current.get(self.layers, []))
+        return min(ended, default=(float("inf"), ()))
 
 
 def _unwound(chosen: Chosen) -> tuple[int, ...]:
@@ -109,18 +122,18 @@ def _unwound(chosen: Chosen) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _to_go(ways: list[list[_Way]], layers: int) -> list[dict[int, float]]:
-    """Return for each stage and layer at which it may begin the least work of it and all stages after it."""
-    found: list[dict[int, float]] = [{layers: 0.0}]
-    for options in reversed(ways):
-        best: dict[int, float] = {}
-        for end, rest in found[-1].items():
-            for _, held, starts, _, taken, _ in options:
+def _to_go(ways: list[list[_Way]], paces: list[Pace], layers: int) -> list[dict[int, ToGo]]:
+    """Return for each stage and layer at which it may begin what it and all stages after it take at least: work, and pace."""
+    found: list[dict[int, ToGo]] = [{layers: (0.0, 0.0)}]
+    for options, pace in zip(reversed(ways), reversed(paces), strict=True):
+        best: dict[int, ToGo] = {}
+        for _, held, starts, values, taken, _ in options:
+            own = pace(values) * (1.0 - ROUNDING)
+            for end, (rest, slowest) in found[-1].items():
                 begin = end - held
                 if begin >= 0 and (starts is None or begin in starts):
-                    total = rest + taken
-                    if total < best.get(begin, float("inf")):
-                        best[begin] = total
+                    work, slow = best.get(begin, NOTHING)
+                    best[begin] = min(work, rest + taken), min(slow, max(own, slowest))
         found.append(best)
     return found[::-1]
 
@@ -139,6 +152,7 @@ def _kept(labels: list[Reached], beam: int) -> list[Entry]:
 
 
 NEVER = -1e300
+NOTHING: ToGo = (float("inf"), float("inf"))
 
 
 def _longest_path(shape: Shape, stage: int) -> Extend:
@@ -178,13 +192,27 @@ def _longest_so_far(shape: Shape) -> SoFar:
     p = shape.passes
     chunks, warm = p.chunks, min(p.more, p.last)
 
-    def floor(label: Label, rest: float) -> float:
+    def floor(label: Label, to_go: ToGo) -> float:
         work, slow_f, slow_b, round_, down, up, both = label
-        whole = work + rest / chunks
+        whole = work + to_go[0] / chunks
         turn_f, turn_b = whole + warm * slow_f, whole + warm * slow_b
-        return max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b, whole)
+        return max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b, whole + to_go[1])
 
     return floor
+
+
+def _longest_pace(shape: Shape, stage: int) -> Pace:
+    """A path down to the stage that turns there, goes round it, and up to the last stage, or the other way about."""
+    p = shape.passes
+    if not p.turns[stage]:
+        return lambda values: 0.0
+    steady, warm, end, chunks = p.steady[stage], p.warm[stage], p.warm[-1], p.chunks
+
+    def pace(values: tuple[float, ...]) -> float:
+        forward, backward = values[0], values[1]
+        return (steady * (forward + backward) + max(warm * forward + end * backward, end * forward + warm * backward)) / chunks
+
+    return pace
 
 
 def _gpipe(shape: Shape, stage: int) -> Extend:
@@ -196,7 +224,11 @@ def _gpipe_end(shape: Shape, label: Label) -> float:
 
 
 def _gpipe_so_far(shape: Shape) -> SoFar:
-    return lambda label, rest: _gpipe_end(shape, label) + rest
+    return lambda label, to_go: max(_gpipe_end(shape, label), label[0] + to_go[1]) + to_go[0]
+
+
+def _gpipe_pace(shape: Shape, stage: int) -> Pace:
+    return lambda values: (shape.micro_batches - 1.0) * (values[0] + values[1])
 
 
 def _alone(shape: Shape, stage: int) -> Extend:
@@ -209,11 +241,16 @@ def _alone_end(shape: Shape, label: Label) -> float:
 
 
 def _alone_so_far(shape: Shape) -> SoFar:
-    return lambda label, rest: label[0]
+    return lambda label, to_go: max(label[0], to_go[1])
+
+
+def _alone_pace(shape: Shape, stage: int) -> Pace:
+    return lambda values: shape.micro_batches * (values[0] + values[1])
 
 
 Extend = Callable[[tuple[float, ...], Label], Label]
-SoFar = Callable[[Label, float], float]
+SoFar = Callable[[Label, ToGo], float]
+Pace = Callable[[tuple[float, ...]], float]
 _Rule = tuple[Label, Callable[["Shape", int], Extend], Callable[["Shape"], SoFar], Callable[["Shape", Label], float]]
 _PATH: _Rule = ((0.0, 0.0, 0.0, NEVER, NEVER, NEVER, NEVER), _longest_path, _longest_so_far, _longest)
 RULES: dict[str, _Rule] = {
@@ -223,3 +260,10 @@ RULES: dict[str, _Rule] = {
     "zb-v": ((0.0,), _alone, _alone_so_far, _alone_end),
 }
 """Schedule -> (label of no stage, label with one stage more, what a label comes to at least with the work to go, what a whole one does)."""
+PACES: dict[str, Callable[["Shape", int], Pace]] = {
+    "1f1b": _longest_pace,
+    "interleaved": _longest_pace,
+    "gpipe": _gpipe_pace,
+    "zb-v": _alone_pace,
+}
+"""Schedule -> the pace of a stage (see ToGo)."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.board import Board, Entry, canonical
 from planner.evaluate import evaluate, fitting, totals
-from planner.labels import TooMany, even, least, near
+from planner.labels import TooMany, even, least, within
 from planner.levels import Bounded, levels_of
 from planner.plan import Certificate
 from planner.scan import OutOfTime, Scan
@@ -212,9 +212,8 @@ def _spreads(shape: Shape, seconds: float) -> bool:
     below = shape.objective_below(seconds) * (1.0 - BETTER) - shape.once_seconds
     if even(shape) <= below:
         return True
-    chain = shape.unconstrained(windows)
     try:
-        return near(shape, chain, below) <= below or least(shape, chain, below)[0] <= below
+        return within(shape, shape.unconstrained(windows), below)
     except TooMany:
         return True
 

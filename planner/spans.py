@@ -41,21 +41,30 @@ class Spans:
     @cached_property
     def keys(self) -> list[Key]:
         """Every number of layers of every stage, with every mix of kinds that its starts give."""
-        keys: dict[Key, None] = {}
-        for stage, starts in enumerate(self.starts):
-            for held in range(self.low[stage], self.high[stage] + 1):
-                for start in starts if len(self.before) > 1 else starts[:1]:
-                    if start + held <= self.layers:
-                        keys[stage, held, self._mix(start, held)] = None
-        return list(keys)
+        return list(self._found)
 
     def begins(self, key: Key) -> tuple[int, ...] | None:
         """Return the starts at which a stage holds just these layers; None where all do."""
-        stage, held, counts = key
+        stage = key[0]
         if len(self.before) == 1 or stage == 0:
             return None
-        good = tuple(s for s in self.starts[stage] if s + held <= self.layers and self._mix(s, held) == counts)
+        good = tuple(self._found.get(key, ()))
         return None if len(good) == len(self.starts[stage]) else good
 
-    def _mix(self, start: int, held: int) -> tuple[int, ...]:
-        return (held,) if len(self.before) == 1 else tuple(int(t[start + held] - t[start]) for t in self.before)
+    @cached_property
+    def _found(self) -> dict[Key, list[int]]:
+        """The starts of every key; of layers of one kind, which all starts give alike, the first."""
+        found: dict[Key, list[int]] = {}
+        mixes = {held: self._mixes(held) for held in range(min(self.low, default=0), max(self.high, default=-1) + 1)}
+        for stage, starts in enumerate(self.starts):
+            for held in range(self.low[stage], self.high[stage] + 1):
+                mix = mixes[held]
+                for start in starts if len(self.before) > 1 else starts[:1]:
+                    if start < len(mix):
+                        found.setdefault((stage, held, mix[start]), []).append(start)
+        return found
+
+    def _mixes(self, held: int) -> list[tuple[int, ...]]:
+        """Return the layers of each kind of so many layers, for each start."""
+        counts = self.before[:, held:] - self.before[:, : self.layers + 1 - held]
+        return [tuple(mix) for mix in counts.T.tolist()]
