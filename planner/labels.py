@@ -139,13 +139,13 @@ def _to_go(ways: list[list[_Way]], paces: list[Pace], layers: int) -> list[dict[
 
 
 def _kept(labels: list[Reached], beam: int) -> list[Entry]:
-    """Return the labels that no other undercuts; with a beam the best few of all."""
-    if beam:
-        return [entry[1:] for entry in sorted(labels)[:beam]]
+    """Return the labels that no other undercuts; with a beam the best few of them."""
     kept: list[Entry] = []
-    for label, term, chosen in sorted(entry[1:] for entry in labels):
+    for label, term, chosen in [entry[1:] for entry in sorted(labels)] if beam else sorted(entry[1:] for entry in labels):
         if not any(other_term <= term and all(map(le, other, label)) for other, other_term, _ in kept):
             kept.append((label, term, chosen))
+            if len(kept) == beam:
+                break
     if len(kept) > MAX_LABELS:
         raise TooMany
     return kept
