@@ -94,9 +94,10 @@ class _Search:
     def least(self, below: float, beam: int = 0) -> tuple[float, tuple[int, ...]]:
         """Return the least objective that is at most `below` and its choice; infinite and empty where there is none."""
         start, extends, floors, finish = RULES[self.shape.schedule]
-        floor, current = floors(self.shape), dict[int, list[Entry]]({0: [(start, 0.0, ())]})
+        current: dict[int, list[Entry]] = {0: [(start, 0.0, ())]}
         for stage, options in enumerate(self.ways):
-            extend, after, light = extends(self.shape, stage), self.to_go[stage + 1], self.lightest[stage]
+            extend, floor = extends(self.shape, stage), floors(self.shape, stage)
+            after, light = self.to_go[stage + 1], self.lightest[stage]
             reached: dict[int, list[Reached]] = {}
             for begin, entries in current.items():
                 for index, held, starts, values, _, added in options:
@@ -187,26 +188,35 @@ def _longest(shape: Shape, label: Label) -> float:
     return max(label[6], label[0])
 
 
-def _longest_so_far(shape: Shape) -> SoFar:
-    """What turning at the last stage, behind all of the model's work, comes to at least."""
+def _longest_so_far(shape: Shape, stage: int) -> SoFar:
+    """What turning at the last stage, behind all of the model's work, comes to at least, and there and at the first that can be turned at."""
     p = shape.passes
-    chunks, warm = p.chunks, min(p.more, p.last)
+    chunks, warm = p.chunks, p.warm[-1]
+    first = max(p.warm[max(stage, p.turns.index(True))], warm)
 
     def floor(label: Label, to_go: ToGo) -> float:
         work, slow_f, slow_b, round_, down, up, both = label
         whole = work + to_go[0] / chunks
         turn_f, turn_b = whole + warm * slow_f, whole + warm * slow_b
-        return max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b, whole + to_go[1])
+        return max(
+            both,
+            down + turn_b,
+            up + turn_f,
+            round_ + turn_f + turn_b,
+            turn_f + first * slow_b,
+            turn_b + first * slow_f,
+            whole + to_go[1],
+        )
 
     return floor
 
 
 def _longest_pace(shape: Shape, stage: int) -> Pace:
-    """A path down to the stage that turns there, goes round it, and up to the last stage, or the other way about."""
+    """A path down to the stage that turns there, goes round it, and up to the last stage, or the other way about; from a stage that no
+    path goes round, the turn waits until the first one that a path does."""
     p = shape.passes
-    if not p.turns[stage]:
-        return lambda values: 0.0
-    steady, warm, end, chunks = p.steady[stage], p.warm[stage], p.warm[-1], p.chunks
+    steady, turn = (p.steady[stage], stage) if p.turns[stage] else (0.0, p.turns.index(True))
+    warm, end, chunks = p.warm[turn], p.warm[-1], p.chunks
 
     def pace(values: tuple[float, ...]) -> float:
         forward, backward = values[0], values[1]
@@ -223,7 +233,7 @@ def _gpipe_end(shape: Shape, label: Label) -> float:
     return label[0] + (shape.micro_batches - 1.0) * (label[1] + label[2])
 
 
-def _gpipe_so_far(shape: Shape) -> SoFar:
+def _gpipe_so_far(shape: Shape, stage: int) -> SoFar:
     return lambda label, to_go: max(_gpipe_end(shape, label), label[0] + to_go[1]) + to_go[0]
 
 
@@ -240,7 +250,7 @@ def _alone_end(shape: Shape, label: Label) -> float:
     return label[0]
 
 
-def _alone_so_far(shape: Shape) -> SoFar:
+def _alone_so_far(shape: Shape, stage: int) -> SoFar:
     return lambda label, to_go: max(label[0], to_go[1])
 
 
@@ -251,7 +261,7 @@ def _alone_pace(shape: Shape, stage: int) -> Pace:
 Extend = Callable[[tuple[float, ...], Label], Label]
 SoFar = Callable[[Label, ToGo], float]
 Pace = Callable[[tuple[float, ...]], float]
-_Rule = tuple[Label, Callable[["Shape", int], Extend], Callable[["Shape"], SoFar], Callable[["Shape", Label], float]]
+_Rule = tuple[Label, Callable[["Shape", int], Extend], Callable[["Shape", int], SoFar], Callable[["Shape", Label], float]]
 _PATH: _Rule = ((0.0, 0.0, 0.0, NEVER, NEVER, NEVER, NEVER), _longest_path, _longest_so_far, _longest)
 RULES: dict[str, _Rule] = {
     "1f1b": _PATH,
