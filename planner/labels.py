@@ -7,7 +7,7 @@ layers undercuts are dropped, and those that are beyond the ceiling already.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import le
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ def within(shape: Shape, chain: Chain, below: float) -> bool:
 
     Raises TooMany where the labels multiply.
     """
-    search = _Search(shape, chain.layers, [list(enumerate(options)) for options in chain.stages])
+    search = Search(shape, chain.layers, [list(enumerate(options)) for options in chain.stages])
     return search.least(below, BEAM)[0] <= below or search.least(below)[0] <= below
 
 
@@ -63,14 +63,20 @@ def least(shape: Shape, chain: Chain, below: float) -> tuple[float, tuple[int, .
     Raises TooMany where the labels multiply.
     """
     found: tuple[float, tuple[int, ...]] = (float("inf"), ())
+    for search in searches(shape, chain):
+        # a few labels a stage find a good split, beyond which none needs to be kept
+        most = min(below, found[0])
+        most = min(most, search.least(most, BEAM)[0] * (1.0 + ROUNDING))
+        found = min(found, search.least(most))
+    return found
+
+
+def searches(shape: Shape, chain: Chain, *, apart: bool = False) -> Iterator[Search]:
+    """Yield the search of each level of a chain that has options of every stage."""
     for level in sorted({option.level for options in chain.stages for option in options}):
         own = [[(i, o) for i, o in enumerate(options) if o.level == level] for options in chain.stages]
         if all(own):
-            # a few labels a stage find a good split, beyond which none needs to be kept
-            search, most = _Search(shape, chain.layers, own), min(below, found[0])
-            most = min(most, search.least(most, BEAM)[0] * (1.0 + ROUNDING))
-            found = min(found, search.least(most))
-    return found
+            yield Search(shape, chain.layers, own, apart=apart)
 
 
 _Own = list[list[tuple[int, "Option"]]]
@@ -82,40 +88,70 @@ def _ways(options: list[tuple[int, Option]], values: int) -> list[_Way]:
     return [(i, o.layers, o.starts, o.values, sum(o.values[:values]), sum(o.values[values:])) for i, o in options]
 
 
-class _Search:
-    """The options of one level, and what the stages to go take at least."""
+class Search:
+    """The options of one level, and what the stages to go take at least. `apart`: the largest of each term of once a step is a number of
+    the label, for the objective itself rather than a bound of it."""
 
-    def __init__(self, shape: Shape, layers: int, own: _Own) -> None:
+    def __init__(self, shape: Shape, layers: int, own: _Own, *, apart: bool = False) -> None:
         self.shape, self.layers = shape, layers
         ways = self.ways = [_ways(options, VALUES[shape.schedule]) for options in own]
         self.lightest = [max((min(way[5] for way in later) for later in ways[s + 1 :]), default=0.0) for s in range(len(ways))]
         self.to_go = _to_go(ways, [PACES[shape.schedule](shape, s) for s in range(len(ways))], layers)
+        self.start, extend, floor, self.finish = RULES[shape.schedule]
+        self.extends = [extend(shape, s) for s in range(len(ways))]
+        self.floors = [floor(shape, s) for s in range(len(ways))]
+        if apart:
+            self._set_apart()
+
+    def _set_apart(self) -> None:
+        numbers, first, finish = len(self.start), VALUES[self.shape.schedule], self.finish
+        later = [[way[3][first:] for way in ways] for ways in self.ways]
+        least = [tuple(map(min, *own, own[0])) for own in later]
+        terms = (0.0,) * len(least[0])
+
+        def extended(extend: Extend) -> Extend:
+            return lambda values, label: (*extend(values, label[:numbers]), *map(max, label[numbers:], values[first:]))
+
+        def floored(floor: SoFar, to_go: tuple[float, ...]) -> SoFar:
+            return lambda label, rest: floor(label[:numbers], rest) + sum(map(max, label[numbers:], to_go))
+
+        lightest = [tuple(map(max, terms, terms, *least[s + 1 :])) for s in range(len(least))]
+        self.start = (*self.start, *terms)
+        self.extends = [extended(extend) for extend in self.extends]
+        self.floors = [floored(floor, light) for floor, light in zip(self.floors, lightest, strict=True)]
+        self.finish = lambda shape, label: finish(shape, label[:numbers]) + sum(label[numbers:])
+        self.ways = [[(*way[:5], 0.0) for way in ways] for ways in self.ways]
+        self.lightest = [0.0] * len(self.ways)
 
     def least(self, below: float, beam: int = 0) -> tuple[float, tuple[int, ...]]:
         """Return the least objective that is at most `below` and its choice; infinite and empty where there is none."""
-        start, extends, floors, finish = RULES[self.shape.schedule]
-        current: dict[int, list[Entry]] = {0: [(start, 0.0, ())]}
-        for stage, options in enumerate(self.ways):
-            extend, floor = extends(self.shape, stage), floors(self.shape, stage)
-            after, light = self.to_go[stage + 1], self.lightest[stage]
+        current: dict[int, list[Entry]] = {0: [(self.start, 0.0, ())]}
+        for stage in range(len(self.ways)):
             reached: dict[int, list[Reached]] = {}
             for begin, entries in current.items():
-                for index, held, starts, values, _, added in options:
-                    end = begin + held
-                    to_go = after.get(end)
-                    if to_go is None or (starts is not None and begin not in starts):
-                        continue
-                    for label, largest, chosen in entries:
-                        pipeline, term = extend(values, label), added if added > largest else largest
-                        worth = floor(pipeline, to_go) + (light if light > term else term)
-                        if worth <= below:
-                            reached.setdefault(end, []).append((worth, pipeline, term, (chosen, index)))
+                for end, found in self.further(stage, begin, entries, below):
+                    reached.setdefault(end, []).append(found)
             current = {end: _kept(labels, beam) for end, labels in reached.items()}
-        ended = ((finish(self.shape, label) + term, _unwound(chosen)) for label, term, chosen in current.get(self.layers, []))
+        ended = ((self.finish(self.shape, label) + term, unwound(chosen)) for label, term, chosen in current.get(self.layers, []))
         return min(ended, default=(float("inf"), ()))
 
+    def further(self, stage: int, begin: int, entries: list[Entry], below: float) -> Iterator[tuple[int, Reached]]:
+        """Yield (layers begun by then, label) for each option of a stage, in their order, and each entry, unless it is beyond `below`."""
+        extend, floor = self.extends[stage], self.floors[stage]
+        after, light = self.to_go[stage + 1], self.lightest[stage]
+        for index, held, starts, values, _, added in self.ways[stage]:
+            end = begin + held
+            to_go = after.get(end)
+            if to_go is None or (starts is not None and begin not in starts):
+                continue
+            for label, largest, chosen in entries:
+                pipeline, term = extend(values, label), added if added > largest else largest
+                worth = floor(pipeline, to_go) + (light if light > term else term)
+                if worth <= below:
+                    yield end, (worth, pipeline, term, (chosen, index))
 
-def _unwound(chosen: Chosen) -> tuple[int, ...]:
+
+def unwound(chosen: Chosen) -> tuple[int, ...]:
     found: list[int] = []
     while chosen:
         chosen, index = chosen
@@ -139,16 +175,21 @@ def _to_go(ways: list[list[_Way]], paces: list[Pace], layers: int) -> list[dict[
     return found[::-1]
 
 
+def undercut(label: Label, term: float, others: list[Entry]) -> bool:
+    """Tell whether one of `others` is no worse in any number."""
+    return any(other_term <= term and all(map(le, other, label)) for other, other_term, _ in others)
+
+
 def _kept(labels: list[Reached], beam: int) -> list[Entry]:
     """Return the labels that no other undercuts; with a beam the best few of them."""
     kept: list[Entry] = []
     for label, term, chosen in [entry[1:] for entry in sorted(labels)] if beam else sorted(entry[1:] for entry in labels):
-        if not any(other_term <= term and all(map(le, other, label)) for other, other_term, _ in kept):
+        if not undercut(label, term, kept):
             kept.append((label, term, chosen))
             if len(kept) == beam:
                 break
-    if len(kept) > MAX_LABELS:
-        raise TooMany
+            if len(kept) > MAX_LABELS:
+                raise TooMany
     return kept
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from planner.board import Board, Entry, canonical
+from planner.earliest import earliest
 from planner.evaluate import evaluate, fitting, totals
 from planner.labels import TooMany, even, least, within
 from planner.levels import Bounded, levels_of
@@ -240,10 +241,12 @@ def _solve(board: Board, problem: StageProblem, refined: Refined) -> bool:
         bound, hint = 0.0, ()
     if bound > below:
         return problem.whole
-    from planner.solver.solve import solve
-
     try:
-        solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=below, hint=hint or None)
+        solution = earliest(problem.shape, problem.chain, below, hint) if hint else None
+        if solution is None:
+            from planner.solver.solve import solve
+
+            solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=below, hint=hint or None)
     except ScaleError:
         return False
     if solution is not None and not solution.chosen:
