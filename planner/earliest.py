@@ -63,22 +63,22 @@ def _first(search: Search, most: float) -> tuple[int, ...]:
     Depth first: what a partial split cannot be completed to, one that it undercuts cannot either. Raises TooMany past MAX_STEPS.
     """
     failed: dict[tuple[int, int], list[Entry]] = {}
-    steps = 0
-
-    def complete(stage: int, begin: int, entry: Entry) -> tuple[int, ...]:
-        nonlocal steps
-        label, term, chosen = entry
-        if stage == len(search.ways):
-            return unwound(chosen) if search.finish(search.shape, label) + term <= most else ()
-        if undercut(label, term, failed.setdefault((stage, begin), [])):
-            return ()
-        steps += 1
-        if steps > MAX_STEPS:
-            raise TooMany
-        for end, reached in search.further(stage, begin, [entry], most):
-            if whole := complete(stage + 1, end, reached[1:]):
-                return whole
-        failed[stage, begin].append(entry)
-        return ()
-
-    return complete(0, 0, (search.start, 0.0, ()))
+    root: Entry = (search.start, 0.0, ())
+    path, steps = [(0, root, search.further(0, 0, [root], most))], 0
+    while path:
+        begin, entry, further = path[-1]
+        end, reached = next(further, (0, None))
+        if reached is None:
+            failed.setdefault((len(path) - 1, begin), []).append(entry)
+            path.pop()
+            continue
+        label, term, chosen = reached[1:]
+        if len(path) == len(search.ways):
+            if search.finish(search.shape, label) + term <= most:
+                return unwound(chosen)
+        elif not undercut(label, term, failed.get((len(path), end), [])):
+            steps += 1
+            if steps > MAX_STEPS:
+                raise TooMany
+            path.append((end, reached[1:], search.further(len(path), end, [reached[1:]], most)))
+    return ()

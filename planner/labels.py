@@ -7,27 +7,27 @@ layers undercuts are dropped, and those that are beyond the ceiling already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from operator import le
 from typing import TYPE_CHECKING, Any
 
+from planner.label_rules import PACES, RULES, Extend, Label, Pace, SoFar, ToGo
 from planner.paths import VALUES
 from planner.stage_problem import even_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from planner.solver.chain import Chain, Option
     from planner.windows import Shape
 
-Label = tuple[float, ...]
 Chosen = tuple[Any, ...]
 """Options of the stages so far, the last one outside: (((), first), second)."""
 Entry = tuple[Label, float, Chosen]
 """Numbers of the schedule, largest sum of terms that come once a step, options."""
 Reached = tuple[float, Label, float, Chosen]
 """What the label comes to at least, then an entry."""
-ToGo = tuple[float, float]
-"""Least work of stages to go; least pace of the slowest of them: what the whole takes at least beside its work (zero-bubble V: at all)."""
 ROUNDING = 1e-12
+NOTHING: ToGo = (float("inf"), float("inf"))
 BEAM = 4
 MAX_LABELS = 400
 """Labels of one stage and layer that are kept; beyond, nothing is bounded."""
@@ -104,21 +104,21 @@ class Search:
             self._set_apart()
 
     def _set_apart(self) -> None:
+        """Move the terms of once a step from the ways to the labels, behind the numbers of the schedule."""
         numbers, first, finish = len(self.start), VALUES[self.shape.schedule], self.finish
-        later = [[way[3][first:] for way in ways] for ways in self.ways]
-        least = [tuple(map(min, *own, own[0])) for own in later]
-        terms = (0.0,) * len(least[0])
+        least = [tuple(map(min, zip(*(way[3][first:] for way in ways), strict=True))) for ways in self.ways]
+        lightest = [tuple(map(max, zip(*least[s + 1 :], strict=True))) for s in range(len(least) - 1)]
 
         def extended(extend: Extend) -> Extend:
             return lambda values, label: (*extend(values, label[:numbers]), *map(max, label[numbers:], values[first:]))
 
-        def floored(floor: SoFar, to_go: tuple[float, ...]) -> SoFar:
-            return lambda label, rest: floor(label[:numbers], rest) + sum(map(max, label[numbers:], to_go))
+        def floored(floor: SoFar, light: tuple[float, ...]) -> SoFar:
+            return lambda label, to_go: floor(label[:numbers], to_go) + sum(map(max, label[numbers:], light))
 
-        lightest = [tuple(map(max, terms, terms, *least[s + 1 :])) for s in range(len(least))]
-        self.start = (*self.start, *terms)
+        none = (0.0,) * len(least[0])
+        self.start = (*self.start, *none)
         self.extends = [extended(extend) for extend in self.extends]
-        self.floors = [floored(floor, light) for floor, light in zip(self.floors, lightest, strict=True)]
+        self.floors = [floored(floor, light) for floor, light in zip(self.floors, [*lightest, none], strict=True)]
         self.finish = lambda shape, label: finish(shape, label[:numbers]) + sum(label[numbers:])
         self.ways = [[(*way[:5], 0.0) for way in ways] for ways in self.ways]
         self.lightest = [0.0] * len(self.ways)
@@ -191,130 +191,3 @@ def _kept(labels: list[Reached], beam: int) -> list[Entry]:
             if len(kept) > MAX_LABELS:
                 raise TooMany
     return kept
-
-
-NEVER = -1e300
-NOTHING: ToGo = (float("inf"), float("inf"))
-
-
-def _longest_path(shape: Shape, stage: int) -> Extend:
-    """Work so far; slowest forward and backward so far; then the longest path round a stage so far that has not turned yet, that has
-    turned on its way down, on its way up, on both."""
-    p = shape.passes
-    chunks, turns, steady, warm = p.chunks, p.turns[stage], p.steady[stage], p.warm[stage]
-
-    def extend(values: tuple[float, ...], label: Label) -> Label:
-        work, slow_f, slow_b, round_, down, up, both = label
-        forward, backward = values[0] / chunks, values[1] / chunks
-        time = forward + backward
-        work += time
-        slow_f, slow_b = forward if forward > slow_f else slow_f, backward if backward > slow_b else slow_b
-        if turns and steady * time - work > round_:
-            round_ = steady * time - work
-        turn_f, turn_b = work + warm * slow_f, work + warm * slow_b
-        return (
-            work,
-            slow_f,
-            slow_b,
-            round_,
-            max(down, round_ + turn_f),
-            max(up, round_ + turn_b),
-            max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b),
-        )
-
-    return extend
-
-
-def _longest(shape: Shape, label: Label) -> float:
-    return max(label[6], label[0])
-
-
-def _longest_so_far(shape: Shape, stage: int) -> SoFar:
-    """What turning at the last stage, behind all of the model's work, comes to at least, and there and at the first that can be turned at."""
-    p = shape.passes
-    chunks, warm = p.chunks, p.warm[-1]
-    first = max(p.warm[max(stage, p.turns.index(True))], warm)
-
-    def floor(label: Label, to_go: ToGo) -> float:
-        work, slow_f, slow_b, round_, down, up, both = label
-        whole = work + to_go[0] / chunks
-        turn_f, turn_b = whole + warm * slow_f, whole + warm * slow_b
-        return max(
-            both,
-            down + turn_b,
-            up + turn_f,
-            round_ + turn_f + turn_b,
-            turn_f + first * slow_b,
-            turn_b + first * slow_f,
-            whole + to_go[1],
-        )
-
-    return floor
-
-
-def _longest_pace(shape: Shape, stage: int) -> Pace:
-    """A path down to the stage that turns there, goes round it, and up to the last stage, or the other way about; from a stage that no
-    path goes round, the turn waits until the first one that a path does."""
-    p = shape.passes
-    steady, turn = (p.steady[stage], stage) if p.turns[stage] else (0.0, p.turns.index(True))
-    warm, end, chunks = p.warm[turn], p.warm[-1], p.chunks
-
-    def pace(values: tuple[float, ...]) -> float:
-        forward, backward = values[0], values[1]
-        return (steady * (forward + backward) + max(warm * forward + end * backward, end * forward + warm * backward)) / chunks
-
-    return pace
-
-
-def _gpipe(shape: Shape, stage: int) -> Extend:
-    return lambda values, label: (label[0] + values[0] + values[1], max(label[1], values[0]), max(label[2], values[1]))
-
-
-def _gpipe_end(shape: Shape, label: Label) -> float:
-    return label[0] + (shape.micro_batches - 1.0) * (label[1] + label[2])
-
-
-def _gpipe_so_far(shape: Shape, stage: int) -> SoFar:
-    return lambda label, to_go: max(_gpipe_end(shape, label), label[0] + to_go[1]) + to_go[0]
-
-
-def _gpipe_pace(shape: Shape, stage: int) -> Pace:
-    return lambda values: (shape.micro_batches - 1.0) * (values[0] + values[1])
-
-
-def _alone(shape: Shape, stage: int) -> Extend:
-    """All micro-batches through the slowest stage: the zero-bubble V takes no less."""
-    return lambda values, label: (max(label[0], shape.micro_batches * (values[0] + values[1])),)
-
-
-def _alone_end(shape: Shape, label: Label) -> float:
-    return label[0]
-
-
-def _alone_so_far(shape: Shape, stage: int) -> SoFar:
-    return lambda label, to_go: max(label[0], to_go[1])
-
-
-def _alone_pace(shape: Shape, stage: int) -> Pace:
-    return lambda values: shape.micro_batches * (values[0] + values[1])
-
-
-Extend = Callable[[tuple[float, ...], Label], Label]
-SoFar = Callable[[Label, ToGo], float]
-Pace = Callable[[tuple[float, ...]], float]
-_Rule = tuple[Label, Callable[["Shape", int], Extend], Callable[["Shape", int], SoFar], Callable[["Shape", Label], float]]
-_PATH: _Rule = ((0.0, 0.0, 0.0, NEVER, NEVER, NEVER, NEVER), _longest_path, _longest_so_far, _longest)
-RULES: dict[str, _Rule] = {
-    "1f1b": _PATH,
-    "interleaved": _PATH,
-    "gpipe": ((0.0, 0.0, 0.0), _gpipe, _gpipe_so_far, _gpipe_end),
-    "zb-v": ((0.0,), _alone, _alone_so_far, _alone_end),
-}
-"""Schedule -> (label of no stage, label with one stage more, what a label comes to at least with the work to go, what a whole one does)."""
-PACES: dict[str, Callable[["Shape", int], Pace]] = {
-    "1f1b": _longest_pace,
-    "interleaved": _longest_pace,
-    "gpipe": _gpipe_pace,
-    "zb-v": _alone_pace,
-}
-"""Schedule -> the pace of a stage (see ToGo)."""

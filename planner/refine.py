@@ -90,9 +90,7 @@ def refine(scan: Scan, refined: Refined, *, deadline: float | None = None) -> No
     refined.next_bound = float("inf")
 
 
-def _pass(
-    scan: Scan, families: list[Family], groups: _Groups, refined: Refined, deadline: float | None, *, planless: bool = False
-) -> None:
+def _pass(scan: Scan, families: list[Family], groups: _Groups, refined: Refined, deadline: float | None, *, planless: bool = False) -> None:
     """Go through the families, block by block. `planless`: until one of them has a plan, which then bounds all others."""
     board, start, size = scan.board, 0, BLOCK
     while start < len(families) and not (planless and board.entries):
