@@ -29,7 +29,7 @@ def earliest(shape: Shape, chain: Chain, below_seconds: float, hint: tuple[int, 
         return None
     rounding, ticks = quantum * slack(chain), in_ticks(chain, quantum)
     most = objective(ticks, hint)
-    if most > int((below_seconds + rounding) / quantum):
+    if most > (below_seconds + rounding) / quantum:
         return None
     found = list(searches(shape, ticks, apart=True))
     try:
