@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -48,23 +48,36 @@ class Spans:
         stage = key[0]
         if len(self.before) == 1 or stage == 0:
             return None
-        good = tuple(self._found.get(key, ()))
+        good = self._found.get(key, ())
         return None if len(good) == len(self.starts[stage]) else good
 
     @cached_property
-    def _found(self) -> dict[Key, list[int]]:
+    def _found(self) -> dict[Key, tuple[int, ...]]:
         """The starts of every key; of layers of one kind, which all starts give alike, the first."""
-        found: dict[Key, list[int]] = {}
-        mixes = {held: self._mixes(held) for held in range(min(self.low, default=0), max(self.high, default=-1) + 1)}
+        kinds, table = len(self.before), self.before.tobytes()
+        found: dict[Key, tuple[int, ...]] = {}
         for stage, starts in enumerate(self.starts):
+            asked = starts if kinds > 1 else starts[:1]
             for held in range(self.low[stage], self.high[stage] + 1):
-                mix = mixes[held]
-                for start in starts if len(self.before) > 1 else starts[:1]:
-                    if start < len(mix):
-                        found.setdefault((stage, held, mix[start]), []).append(start)
+                for mix, good in _begun(table, kinds, held, asked):
+                    found[stage, held, mix] = good
         return found
 
-    def _mixes(self, held: int) -> list[tuple[int, ...]]:
-        """Return the layers of each kind of so many layers, for each start."""
-        counts = self.before[:, held:] - self.before[:, : self.layers + 1 - held]
-        return [tuple(mix) for mix in counts.T.tolist()]
+
+@lru_cache(maxsize=1024)
+def _mixes(table: bytes, kinds: int, held: int) -> list[tuple[int, ...]]:
+    """Return the layers of each kind of so many layers, for each start; `table`: the bytes of `Spans.before`."""
+    before = np.frombuffer(table, dtype=np.int64).reshape(kinds, -1)
+    counts = before[:, held:] - before[:, : before.shape[1] - held]
+    return [tuple(mix) for mix in counts.T.tolist()]
+
+
+@lru_cache(maxsize=2**14)
+def _begun(table: bytes, kinds: int, held: int, starts: range) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return each mix of so many layers with those of `starts` that give it: the same for all pipelines of a model."""
+    mixes = _mixes(table, kinds, held)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for start in starts:
+        if start < len(mixes):
+            found.setdefault(mixes[start], []).append(start)
+    return [(mix, tuple(good)) for mix, good in found.items()]
