@@ -18,6 +18,7 @@ from planner.labels import least, searches, within
 from planner.paths import VALUES, passes
 from planner.solver.chain import Chain, objective, quantum_for
 from planner.solver.solve import solve
+from planner.spans import Spans
 from planner.windows import Shape
 from tests.planner.test_solver import chains, covers, equal_chain, line_of, option, stage_times
 
@@ -112,6 +113,31 @@ def test_what_labels_prove_is_what_cp_sat_proves(drawn: tuple[Shape, Chain], par
     fewest = min(objective(ticks, c) for c in choices(chain))
     assert found.chosen == min(c for c in choices(chain) if objective(ticks, c) == fewest)
     assert found == solve(chain, below_seconds=below, hint=hint)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 2), min_size=3, max_size=14), st.integers(1, 4), st.data())
+def test_spans_are_the_runs_of_layers(kinds: list[int], stages: int, data: st.DataObject) -> None:
+    """Each run of layers within the windows once, with the starts that give it, whatever other models were asked for before."""
+    stages, layers = min(stages, len(kinds)), len(kinds)
+    low = tuple(data.draw(st.integers(0, layers // stages)) for _ in range(stages))
+    high = tuple(data.draw(st.integers(max(n, layers // stages), layers)) for n in low)
+    if sum(high) < layers:
+        return
+    before = np.array([[kinds[:i].count(kind) for i in range(layers + 1)] for kind in dict.fromkeys(kinds)], dtype=np.int64)
+    spans = Spans(low=low, high=high, before=before)
+    found: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+    for stage, starts in enumerate(spans.starts):
+        for held, start in product(range(low[stage], high[stage] + 1), starts):
+            if start + held <= layers:
+                mix = tuple(kinds[start : start + held].count(kind) for kind in dict.fromkeys(kinds))
+                found.setdefault((stage, held, mix), []).append(start)
+    if len(before) == 1:
+        found = {key: [start for start in good[:1] if start == spans.starts[key[0]][0]] for key, good in found.items()}
+    assert spans.keys == [key for key, good in found.items() if good]
+    for key, good in found.items():
+        everywhere = len(before) == 1 or key[0] == 0 or len(good) == len(spans.starts[key[0]])
+        assert spans.begins(key) == (None if everywhere else tuple(good))
 
 
 def test_a_choice_beyond_the_ceiling_proves_nothing() -> None:
