@@ -7,18 +7,19 @@ layers undercuts are dropped, and those that are beyond the ceiling already.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import le
 from typing import TYPE_CHECKING, Any
 
+from planner.label_rules import PACES, RULES, Extend, Label, Pace, SoFar, ToGo
 from planner.paths import VALUES
 from planner.stage_problem import even_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from planner.solver.chain import Chain, Option
     from planner.windows import Shape
 
-Label = tuple[float, ...]
 Chosen = tuple[Any, ...]
 """Options of the stages so far, the last one outside: (((), first), second)."""
 Entry = tuple[Label, float, Chosen]
@@ -26,6 +27,7 @@ Entry = tuple[Label, float, Chosen]
 Reached = tuple[float, Label, float, Chosen]
 """What the label comes to at least, then an entry."""
 ROUNDING = 1e-12
+NOTHING: ToGo = (float("inf"), float("inf"))
 BEAM = 4
 MAX_LABELS = 400
 """Labels of one stage and layer that are kept; beyond, nothing is bounded."""
@@ -46,9 +48,13 @@ def even(shape: Shape) -> float:
     return finish(shape, label)
 
 
-def near(shape: Shape, chain: Chain, below: float) -> float:
-    """Return the objective (terms of once a step as in `least`) of a good choice of a chain of one level; infinite for none."""
-    return _least(shape, chain.layers, [list(enumerate(options)) for options in chain.stages], below, BEAM)[0]
+def within(shape: Shape, chain: Chain, below: float) -> bool:
+    """Tell whether a choice of a chain of one level comes to `below` (terms of once a step as in `least`).
+
+    Raises TooMany where the labels multiply.
+    """
+    search = Search(shape, chain.layers, [list(enumerate(options)) for options in chain.stages])
+    return search.least(below, BEAM)[0] <= below or search.least(below)[0] <= below
 
 
 def least(shape: Shape, chain: Chain, below: float) -> tuple[float, tuple[int, ...]]:
@@ -57,14 +63,20 @@ def least(shape: Shape, chain: Chain, below: float) -> tuple[float, tuple[int, .
     Raises TooMany where the labels multiply.
     """
     found: tuple[float, tuple[int, ...]] = (float("inf"), ())
+    for search in searches(shape, chain):
+        # a few labels a stage find a good split, beyond which none needs to be kept
+        most = min(below, found[0])
+        most = min(most, search.least(most, BEAM)[0] * (1.0 + ROUNDING))
+        found = min(found, search.least(most))
+    return found
+
+
+def searches(shape: Shape, chain: Chain, *, apart: bool = False) -> Iterator[Search]:
+    """Yield the search of each level of a chain that has options of every stage."""
     for level in sorted({option.level for options in chain.stages for option in options}):
         own = [[(i, o) for i, o in enumerate(options) if o.level == level] for options in chain.stages]
         if all(own):
-            # a few labels a stage find a good split, beyond which none needs to be kept
-            most = min(below, found[0])
-            most = min(most, _least(shape, chain.layers, own, most, BEAM)[0] * (1.0 + ROUNDING))
-            found = min(found, _least(shape, chain.layers, own, most))
-    return found
+            yield Search(shape, chain.layers, own, apart=apart)
 
 
 _Own = list[list[tuple[int, "Option"]]]
@@ -76,32 +88,70 @@ def _ways(options: list[tuple[int, Option]], values: int) -> list[_Way]:
     return [(i, o.layers, o.starts, o.values, sum(o.values[:values]), sum(o.values[values:])) for i, o in options]
 
 
-def _least(shape: Shape, layers: int, own: _Own, below: float, beam: int = 0) -> tuple[float, tuple[int, ...]]:
-    start, extends, floors, finish = RULES[shape.schedule]
-    ways = [_ways(options, VALUES[shape.schedule]) for options in own]
-    lightest = [max((min(way[5] for way in later) for later in ways[s + 1 :]), default=0.0) for s in range(len(ways))]
-    to_go, floor = _to_go(ways, layers), floors(shape)
-    current: dict[int, list[Entry]] = {0: [(start, 0.0, ())]}
-    for stage, options in enumerate(ways):
-        extend, rest_after, light = extends(shape, stage), to_go[stage + 1], lightest[stage]
-        reached: dict[int, list[Reached]] = {}
-        for begin, entries in current.items():
-            for index, held, starts, values, _, added in options:
-                end = begin + held
-                rest = rest_after.get(end)
-                if rest is None or (starts is not None and begin not in starts):
-                    continue
-                for label, largest, chosen in entries:
-                    pipeline, term = extend(values, label), added if added > largest else largest
-                    worth = floor(pipeline, rest) + (light if light > term else term)
-                    if worth <= below:
-                        reached.setdefault(end, []).append((worth, pipeline, term, (chosen, index)))
-        current = {end: _kept(labels, beam) for end, labels in reached.items()}
-    ended = ((finish(shape, label) + term, _unwound(chosen)) for label, term, chosen in current.get(layers, []))
-    return min(ended, default=(float("inf"), ()))
+class Search:
+    """The options of one level, and what the stages to go take at least. `apart`: the largest of each term of once a step is a number of
+    the label, for the objective itself rather than a bound of it."""
+
+    def __init__(self, shape: Shape, layers: int, own: _Own, *, apart: bool = False) -> None:
+        self.shape, self.layers = shape, layers
+        ways = self.ways = [_ways(options, VALUES[shape.schedule]) for options in own]
+        self.lightest = [max((min(way[5] for way in later) for later in ways[s + 1 :]), default=0.0) for s in range(len(ways))]
+        self.to_go = _to_go(ways, [PACES[shape.schedule](shape, s) for s in range(len(ways))], layers)
+        self.start, extend, floor, self.finish = RULES[shape.schedule]
+        self.extends = [extend(shape, s) for s in range(len(ways))]
+        self.floors = [floor(shape, s) for s in range(len(ways))]
+        if apart:
+            self._set_apart()
+
+    def _set_apart(self) -> None:
+        """Move the terms of once a step from the ways to the labels, behind the numbers of the schedule."""
+        numbers, first, finish = len(self.start), VALUES[self.shape.schedule], self.finish
+        least = [tuple(map(min, zip(*(way[3][first:] for way in ways), strict=True))) for ways in self.ways]
+        lightest = [tuple(map(max, zip(*least[s + 1 :], strict=True))) for s in range(len(least) - 1)]
+
+        def extended(extend: Extend) -> Extend:
+            return lambda values, label: (*extend(values, label[:numbers]), *map(max, label[numbers:], values[first:]))
+
+        def floored(floor: SoFar, light: tuple[float, ...]) -> SoFar:
+            return lambda label, to_go: floor(label[:numbers], to_go) + sum(map(max, label[numbers:], light))
+
+        none = (0.0,) * len(least[0])
+        self.start = (*self.start, *none)
+        self.extends = [extended(extend) for extend in self.extends]
+        self.floors = [floored(floor, light) for floor, light in zip(self.floors, [*lightest, none], strict=True)]
+        self.finish = lambda shape, label: finish(shape, label[:numbers]) + sum(label[numbers:])
+        self.ways = [[(*way[:5], 0.0) for way in ways] for ways in self.ways]
+        self.lightest = [0.0] * len(self.ways)
+
+    def least(self, below: float, beam: int = 0) -> tuple[float, tuple[int, ...]]:
+        """Return the least objective that is at most `below` and its choice; infinite and empty where there is none."""
+        current: dict[int, list[Entry]] = {0: [(self.start, 0.0, ())]}
+        for stage in range(len(self.ways)):
+            reached: dict[int, list[Reached]] = {}
+            for begin, entries in current.items():
+                for end, found in self.further(stage, begin, entries, below):
+                    reached.setdefault(end, []).append(found)
+            current = {end: _kept(labels, beam) for end, labels in reached.items()}
+        ended = ((self.finish(self.shape, label) + term, unwound(chosen)) for label, term, chosen in current.get(self.layers, []))
+        return min(ended, default=(float("inf"), ()))
+
+    def further(self, stage: int, begin: int, entries: list[Entry], below: float) -> Iterator[tuple[int, Reached]]:
+        """Yield (layers begun by then, label) for each option of a stage, in their order, and each entry, unless it is beyond `below`."""
+        extend, floor = self.extends[stage], self.floors[stage]
+        after, light = self.to_go[stage + 1], self.lightest[stage]
+        for index, held, starts, values, _, added in self.ways[stage]:
+            end = begin + held
+            to_go = after.get(end)
+            if to_go is None or (starts is not None and begin not in starts):
+                continue
+            for label, largest, chosen in entries:
+                pipeline, term = extend(values, label), added if added > largest else largest
+                worth = floor(pipeline, to_go) + (light if light > term else term)
+                if worth <= below:
+                    yield end, (worth, pipeline, term, (chosen, index))
 
 
-def _unwound(chosen: Chosen) -> tuple[int, ...]:
+def unwound(chosen: Chosen) -> tuple[int, ...]:
     found: list[int] = []
     while chosen:
         chosen, index = chosen
@@ -109,117 +159,35 @@ def _unwound(chosen: Chosen) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _to_go(ways: list[list[_Way]], layers: int) -> list[dict[int, float]]:
-    """Return for each stage and layer at which it may begin the least work of it and all stages after it."""
-    found: list[dict[int, float]] = [{layers: 0.0}]
-    for options in reversed(ways):
-        best: dict[int, float] = {}
-        for end, rest in found[-1].items():
-            for _, held, starts, _, taken, _ in options:
+def _to_go(ways: list[list[_Way]], paces: list[Pace], layers: int) -> list[dict[int, ToGo]]:
+    """Return for each stage and layer at which it may begin what it and all stages after it take at least: work, and pace."""
+    found: list[dict[int, ToGo]] = [{layers: (0.0, 0.0)}]
+    for options, pace in zip(reversed(ways), reversed(paces), strict=True):
+        best: dict[int, ToGo] = {}
+        for _, held, starts, values, taken, _ in options:
+            own = pace(values) * (1.0 - ROUNDING)
+            for end, (rest, slowest) in found[-1].items():
                 begin = end - held
                 if begin >= 0 and (starts is None or begin in starts):
-                    total = rest + taken
-                    if total < best.get(begin, float("inf")):
-                        best[begin] = total
+                    work, slow = best.get(begin, NOTHING)
+                    best[begin] = min(work, rest + taken), min(slow, max(own, slowest))
         found.append(best)
     return found[::-1]
 
 
+def undercut(label: Label, term: float, others: list[Entry]) -> bool:
+    """Tell whether one of `others` is no worse in any number."""
+    return any(other_term <= term and all(map(le, other, label)) for other, other_term, _ in others)
+
+
 def _kept(labels: list[Reached], beam: int) -> list[Entry]:
-    """Return the labels that no other undercuts; with a beam the best few of all."""
-    if beam:
-        return [entry[1:] for entry in sorted(labels)[:beam]]
+    """Return the labels that no other undercuts; with a beam the best few of them."""
     kept: list[Entry] = []
-    for label, term, chosen in sorted(entry[1:] for entry in labels):
-        if not any(other_term <= term and all(map(le, other, label)) for other, other_term, _ in kept):
+    for label, term, chosen in [entry[1:] for entry in sorted(labels)] if beam else sorted(entry[1:] for entry in labels):
+        if not undercut(label, term, kept):
             kept.append((label, term, chosen))
-    if len(kept) > MAX_LABELS:
-        raise TooMany
+            if len(kept) == beam:
+                break
+            if len(kept) > MAX_LABELS:
+                raise TooMany
     return kept
-
-
-NEVER = -1e300
-
-
-def _longest_path(shape: Shape, stage: int) -> Extend:
-    """Work so far; slowest forward and backward so far; then the longest path round a stage so far that has not turned yet, that has
-    turned on its way down, on its way up, on both."""
-    p = shape.passes
-    chunks, turns, steady, warm = p.chunks, p.turns[stage], p.steady[stage], p.warm[stage]
-
-    def extend(values: tuple[float, ...], label: Label) -> Label:
-        work, slow_f, slow_b, round_, down, up, both = label
-        forward, backward = values[0] / chunks, values[1] / chunks
-        time = forward + backward
-        work += time
-        slow_f, slow_b = forward if forward > slow_f else slow_f, backward if backward > slow_b else slow_b
-        if turns and steady * time - work > round_:
-            round_ = steady * time - work
-        turn_f, turn_b = work + warm * slow_f, work + warm * slow_b
-        return (
-            work,
-            slow_f,
-            slow_b,
-            round_,
-            max(down, round_ + turn_f),
-            max(up, round_ + turn_b),
-            max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b),
-        )
-
-    return extend
-
-
-def _longest(shape: Shape, label: Label) -> float:
-    return max(label[6], label[0])
-
-
-def _longest_so_far(shape: Shape) -> SoFar:
-    """What turning at the last stage, behind all of the model's work, comes to at least."""
-    p = shape.passes
-    chunks, warm = p.chunks, min(p.more, p.last)
-
-    def floor(label: Label, rest: float) -> float:
-        work, slow_f, slow_b, round_, down, up, both = label
-        whole = work + rest / chunks
-        turn_f, turn_b = whole + warm * slow_f, whole + warm * slow_b
-        return max(both, down + turn_b, up + turn_f, round_ + turn_f + turn_b, whole)
-
-    return floor
-
-
-def _gpipe(shape: Shape, stage: int) -> Extend:
-    return lambda values, label: (label[0] + values[0] + values[1], max(label[1], values[0]), max(label[2], values[1]))
-
-
-def _gpipe_end(shape: Shape, label: Label) -> float:
-    return label[0] + (shape.micro_batches - 1.0) * (label[1] + label[2])
-
-
-def _gpipe_so_far(shape: Shape) -> SoFar:
-    return lambda label, rest: _gpipe_end(shape, label) + rest
-
-
-def _alone(shape: Shape, stage: int) -> Extend:
-    """All micro-batches through the slowest stage: the zero-bubble V takes no less."""
-    return lambda values, label: (max(label[0], shape.micro_batches * (values[0] + values[1])),)
-
-
-def _alone_end(shape: Shape, label: Label) -> float:
-    return label[0]
-
-
-def _alone_so_far(shape: Shape) -> SoFar:
-    return lambda label, rest: label[0]
-
-
-Extend = Callable[[tuple[float, ...], Label], Label]
-SoFar = Callable[[Label, float], float]
-_Rule = tuple[Label, Callable[["Shape", int], Extend], Callable[["Shape"], SoFar], Callable[["Shape", Label], float]]
-_PATH: _Rule = ((0.0, 0.0, 0.0, NEVER, NEVER, NEVER, NEVER), _longest_path, _longest_so_far, _longest)
-RULES: dict[str, _Rule] = {
-    "1f1b": _PATH,
-    "interleaved": _PATH,
-    "gpipe": ((0.0, 0.0, 0.0), _gpipe, _gpipe_so_far, _gpipe_end),
-    "zb-v": ((0.0,), _alone, _alone_so_far, _alone_end),
-}
-"""Schedule -> (label of no stage, label with one stage more, what a label comes to at least with the work to go, what a whole one does)."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from planner.board import Board, Entry, canonical
+from planner.earliest import earliest
 from planner.evaluate import evaluate, fitting, totals
-from planner.labels import TooMany, even, least, near
+from planner.labels import TooMany, even, least, within
 from planner.levels import Bounded, levels_of
 from planner.plan import Certificate
 from planner.scan import OutOfTime, Scan
@@ -210,9 +211,8 @@ def _spreads(shape: Shape, seconds: float) -> bool:
     below = shape.objective_below(seconds) * (1.0 - BETTER) - shape.once_seconds
     if even(shape) <= below:
         return True
-    chain = shape.unconstrained(windows)
     try:
-        return near(shape, chain, below) <= below or least(shape, chain, below)[0] <= below
+        return within(shape, shape.unconstrained(windows), below)
     except TooMany:
         return True
 
@@ -239,10 +239,12 @@ def _solve(board: Board, problem: StageProblem, refined: Refined) -> bool:
         bound, hint = 0.0, ()
     if bound > below:
         return problem.whole
-    from planner.solver.solve import solve
-
     try:
-        solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=below, hint=hint or None)
+        solution = earliest(problem.shape, problem.chain, below, hint) if hint else None
+        if solution is None:
+            from planner.solver.solve import solve
+
+            solution = solve(problem.chain, time_limit_seconds=SOLVER_SECONDS, below_seconds=below, hint=hint or None)
     except ScaleError:
         return False
     if solution is not None and not solution.chosen:

@@ -13,7 +13,8 @@ from cost_models.choices.pipeline import Line
 from cost_models.choices.schedules import schedule
 from planner import labels as labels_module
 from planner.bounds import SPLIT, longest_path_part
-from planner.labels import NEVER, RULES, least
+from planner.label_rules import NEVER, RULES
+from planner.labels import least
 from planner.mixed.ways import convex_from
 from planner.paths import VALUES, nodes, passes, values
 from planner.paths import least as least_path
