@@ -63,7 +63,8 @@ def test_every_table_has_the_rows_its_readme_states(published: Path) -> None:
 
 
 def test_ids_are_unique_and_every_run_has_a_source(published: Path) -> None:
-    tables = ([*read_runs(published), *read_runs(published, "more_runs.csv")], read_truth(published), read_cases(published), read_figures(published)["figure"])
+    runs = [*read_runs(published), *read_runs(published, "more_runs.csv")]
+    tables = (runs, read_truth(published), read_cases(published), read_figures(published)["figure"])
     for rows in tables:
         ids = [row["id"] for row in rows]
         assert len(ids) == len(set(ids))
