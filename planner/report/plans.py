@@ -49,7 +49,15 @@ def plan_table(plans: Sequence[Plan], look: Look) -> list[str]:
         cells += [memory_of(plan), f"{min(99.0, 100 * plan.fit_probability):.0f}"]
         cells += [significant(_step(plan) * (1e3 if in_ms else 1.0)), significant(speed)]
         rows.append([*cells, f"{float(num(plan.cost.time.mfu)):.3f}", plan.limited_by.replace(" traffic", "").replace(" step", "")])
-    return [*table(columns, rows, look), *framework_lines(plans, look)]
+    return [*table(columns, rows, look), *_order_lines(plans, look), *framework_lines(plans, look)]
+
+
+def _order_lines(plans: Sequence[Plan], look: Look) -> list[str]:
+    """Return what the column `ranks` means, where it is shown."""
+    if not any(integer(p.layout.degrees.rank_order) for p in plans):
+        return []
+    text = f"ranks pp-dp: neighbours are stages of one pipeline, not its replicas (--rank-order {RANK_ORDERS[1]})"
+    return [look.dim(line) for line in look.wrap(text, indent=2)]
 
 
 def framework_lines(plans: Sequence[Plan], look: Look) -> list[str]:

@@ -20,6 +20,8 @@ from planner.cli.options import layout_words
 from planner.evaluate import totals
 from planner.exporters import exporter
 from planner.report.documents import layout_record
+from planner.report.look import Look
+from planner.report.plans import plan_table
 from planner.report.words import layout_name
 from planner.request import resolve
 from planner.rules import RULES
@@ -153,6 +155,9 @@ def test_stages_side_by_side_win_where_sends_outweigh_gradients() -> None:
     plan = free.plans[0]
     assert f"ranks {INNER}" in layout_name(plan.layout)
     assert "ranks" not in layout_name(usual.plans[0].layout)
+    look = Look(width=100)
+    assert any("--rank-order" in line for line in plan_table(free.plans, look))
+    assert not any("ranks" in line for line in plan_table(usual.plans, look))
     assert layout_record(plan.layout, plan.micro_batches).rank_order == INNER
     words = layout_words(plan)
     assert words[words.index("--rank-order") + 1] == INNER
