@@ -12,6 +12,8 @@ from planner.evaluate import as_batch, ends_and_layers, evaluate
 from planner.stage_problem import even_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from planner.board import Board, Entry
     from planner.plan import Certificate
     from planner.scan import Scan
@@ -41,18 +43,20 @@ def _gap(c: Certificate) -> str:
 
 def split_notes(board: Board) -> tuple[str, ...]:
     """Return why the stages of the best plan are unequal and what that asks for; nothing where they are alike."""
-    entry = board.best()[0]
-    return (*_held(entry), *_unequal_recompute(entry))
+    entries = board.best()
+    return (*_held(entries[0]), *_unequal_recompute(entries))
 
 
-def _unequal_recompute(entry: Entry) -> tuple[str, ...]:
-    """Say what running the plan takes where its stages recompute different numbers of layers."""
-    counts = entry.layout.stage_recompute
+def _unequal_recompute(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Say what running the best plan takes where its stages recompute different numbers of layers, and which plan is free of that."""
+    entry, counts = entries[0], entries[0].layout.stage_recompute
     if counts is None or len(set(counts)) == 1:
         return ()
+    free = next(((rank, e) for rank, e in enumerate(entries, 1) if len(set(e.layout.stage_recompute or ())) < 2), None)
+    other = "no plan shown does without" if free is None else f"plan {free[0]} does without, {significant(free[1].step_seconds)} s a step"
     return (
         f"stages of plan 1 recompute {_runs(counts)} layers: no flag of {entry.case.framework} gives each stage its own number, so it"
-        " takes a change of the training code; --export writes the best plan that flags can state",
+        f" takes a change of the training code ({other}); --export writes the best plan that flags can state",
     )
 
 

@@ -67,3 +67,15 @@ def test_405b_on_sixteen_stages() -> None:
     assert held == makers or not fits or float(num(best.cost.time.step_seconds)) <= float(num(listed.time.step_seconds))
     assert any("7, 14 × 8, 7" in note and "embedding" in note for note in result.notes) or held != makers
     assert any("hold" in note and "layers" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("top", "named"), [(1, False), (10, True)])
+def test_the_first_plan_that_flags_can_state_is_named(top: int, named: bool) -> None:
+    """Unequal recompute counts have no flag: whoever reads plan 1 learns which shown plan does without, and what that takes."""
+    request = {"model": "Qwen/Qwen2.5-32B", "cluster": "48xL40S", "seq": 4096, "framework": "megatron", "tp": 1}
+    result = search(resolve(make_request(request)), remedies=False, top=top)
+    assert len(set(result.plans[0].layout.stage_recompute or ())) > 1
+    alike = [rank for rank, plan in enumerate(result.plans, 1) if len(set(plan.layout.stage_recompute or ())) < 2]
+    assert bool(alike) == named
+    (note,) = [note for note in result.notes if "no flag of megatron" in note]
+    assert (f"plan {alike[0]} does without" if alike else "no plan shown does without") in note
