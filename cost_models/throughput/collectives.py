@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from cost_models.throughput.ranks import Chain, Ends, Group
     from hardware.spec import Pool
 
-PCIE_EXCHANGE = 0.75
-"""Rate of an all-to-all over PCIe / rate of a ring over it (collectives.csv: 18 beside 25 GB/s of 8 PCIe cards)."""
 SOURCE = "alpha-beta by tier, constants: hardware/measured/collectives.toml (public NCCL tests)"
 
 
@@ -44,6 +42,8 @@ class Fabric:
     """GPUs on one fast link; beyond them inside a server PCIe serves."""
     link_bytes_per_second: float
     pcie_bytes_per_second: float
+    pcie_exchange: float
+    """Rate of an all-to-all over PCIe / rate of a ring over it."""
     network_bytes_per_second: float
     """To servers under the same leaf."""
     oversubscription: float
@@ -116,6 +116,7 @@ def fabric(pool: Pool) -> Fabric:
         link_domain=link_domain if fast else 1.0,
         link_bytes_per_second=link if fast else pcie,
         pcie_bytes_per_second=pcie,
+        pcie_exchange=c("pcie_exchange_fraction"),
         network_bytes_per_second=per_gpu * c("network_fraction"),
         oversubscription=pool.oversubscription,
         reach=max(domain, float((pool.leaf_servers or 1) * pool.gpus_per_node)),
@@ -198,7 +199,7 @@ def place(f: Fabric, group: Group | Ends) -> Placed:
     if f.link_domain < f.domain:
         linked = np.minimum(group.within(f.link_domain), together)
         pcie = np.where(linked < together, moved, 0.0) / (f.pcie_bytes_per_second * linked)
-        exchange = (together - linked) / n / (f.pcie_bytes_per_second * PCIE_EXCHANGE)
+        exchange = (together - linked) / n / (f.pcie_bytes_per_second * f.pcie_exchange)
     rate = f.link_bytes_per_second * (linked / (linked + f.members))
     link = np.where(linked > 1.0, moved, 0.0) / rate
     relayed: Num = outside * rail if f.rails and f.link_domain > 1.0 else 0.0

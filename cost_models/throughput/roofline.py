@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 TILE = 128.0
 ALIGNED = 8.0
 """Elements: tensor cores want 16-bit operands whose rows begin at multiples of 16 bytes (NVIDIA, matrix multiplication guide)."""
-EAGER_FORWARD_BYTES = 11.0
-EAGER_BACKWARD_BYTES = 19.0
-"""HBM bytes per score of unfused attention with a fused softmax (fitted on unfused rows of the run table)."""
 SOURCE = "roofline with tile and wave quantisation; constants: hardware/measured, fitted on public GEMM timings"
 
 
@@ -58,6 +55,9 @@ class Rates:
     """Both of them in the backward / in the forward."""
     attention_head0: float
     eager_flop_per_second: float
+    eager_forward_bytes: float
+    """HBM bytes per 16-bit score of unfused attention."""
+    eager_backward_bytes: float
     eager_unaligned: float
     """Rate of the batched products of unfused attention with a head size that is no multiple of ALIGNED / with one that is."""
     element_bytes: float
@@ -99,6 +99,8 @@ def rates(training: Training, stack: Software, gpu: Gpu) -> Rates:
         attention_backward_edges=value(gpu, "attention_backward_edges"),
         attention_head0=value(gpu, "attention_head0"),
         eager_flop_per_second=wide_peak * fraction * value(gpu, "attention_eager_fraction"),
+        eager_forward_bytes=value(gpu, "attention_eager_forward_bytes"),
+        eager_backward_bytes=value(gpu, "attention_eager_backward_bytes"),
         eager_unaligned=value(gpu, "attention_eager_unaligned"),
         element_bytes=4.0 if training.precision == "fp32" else 1.0 if quantised else 2.0,
         quantised=quantised,
@@ -154,7 +156,7 @@ def attention_seconds(r: Rates, stack: Software, a: AttentionCore, *, act_bytes:
 
     Fused kernels: FLOP of the unmasked scores (backward 2.5 times, for it recomputes them), and of what a row of queries costs beside:
     a start, and the masked part of the tiles on the edge of the mask; at a rate that grows with head size. Unfused: two and four batched
-    products over all scores, and 11 and 19 bytes of HBM traffic per score.
+    products over all scores, and the HBM traffic of each score.
     """
     scores = a.batch * a.heads * a.q_len * a.kv_len
     if stack.attention == "eager":
@@ -162,8 +164,8 @@ def attention_seconds(r: Rates, stack: Software, a: AttentionCore, *, act_bytes:
         if a.qk_dim % ALIGNED or a.v_dim % ALIGNED:
             products = products / r.eager_unaligned
         wide = act_bytes / 2.0
-        forward = products / r.eager_flop_per_second + memory_seconds(r, scores * (EAGER_FORWARD_BYTES * wide), 4.0)
-        backward = products * (2.0 / r.eager_flop_per_second) + memory_seconds(r, scores * (EAGER_BACKWARD_BYTES * wide), 6.0)
+        forward = products / r.eager_flop_per_second + memory_seconds(r, scores * (r.eager_forward_bytes * wide), 4.0)
+        backward = products * (2.0 / r.eager_flop_per_second) + memory_seconds(r, scores * (r.eager_backward_bytes * wide), 6.0)
         return forward, backward
     flop = scores * (2.0 * (a.qk_dim + a.v_dim) * a.causal_fraction)
     width = (a.qk_dim + a.v_dim) / 2.0
